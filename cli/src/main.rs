@@ -1,0 +1,2 @@
+//! The docket binary.
+fn main() {}
