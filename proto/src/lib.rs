@@ -2,6 +2,7 @@
 //! It never holds logic: generated code, id newtypes, and conversions that are pure field mapping.
 //! Begin reading with `docket/v1/common.proto`, then [`id`].
 
+pub mod digest;
 mod id;
 
 pub use id::{AttemptId, BadAttemptRef, JobId, OrderId, Seq, TaskId};
