@@ -1,0 +1,42 @@
+//! Waiting for conditions, with deadlines. The only place of the test suite that sleeps.
+
+use std::time::{Duration, Instant};
+
+/// How often a condition is looked at: often enough for short tests, seldom enough for two cores.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Longest wait for anything that should happen soon, on a busy machine with a debug build.
+pub const SOON: Duration = Duration::from_secs(30);
+
+/// Longest wait for something that needs many processes or many seconds of docket's own time-outs.
+pub const LATER: Duration = Duration::from_secs(120);
+
+/// Looks until `look` gives a value; panics with `what` when `limit` has passed.
+#[track_caller]
+pub fn wait_for<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(value) = look() {
+            return value;
+        }
+        assert!(begin.elapsed() < limit, "waited {limit:?} in vain until {what}");
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Looks until `look` is true; panics with `what` when `limit` has passed.
+#[track_caller]
+pub fn wait_until(what: &str, limit: Duration, mut look: impl FnMut() -> bool) {
+    wait_for(what, limit, || look().then_some(()));
+}
+
+/// Lets time pass where the time itself is the scenario ("back after 15 s"), not a synchronisation.
+/// `still` must hold all along: it says what the scenario is about.
+#[track_caller]
+pub fn let_pass(span: Duration, what: &str, mut still: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while begin.elapsed() < span {
+        assert!(still(), "within {span:?} it stopped being true that {what}");
+        std::thread::sleep(LOOK_EVERY);
+    }
+}

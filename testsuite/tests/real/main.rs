@@ -1,0 +1,24 @@
+//! Each acceptance line of the spine as a test with real processes: the binary as users have it.
+//!
+//! | property | file |
+//! |---|---|
+//! | the first commands, addresses, errors for people | `first_steps.rs` |
+//! | true exit codes, signals and start failures | `ends.rs` |
+//! | output and input, byte for byte | `streams.rs` |
+//! | an acknowledged job survives everything (P1) and runs once | `durable.rs` |
+//! | nobody misses an end while daemons are away (P3, P4) | `outage.rs` |
+//! | nothing of a cancelled job lives on (P7) | `cancel.rs` |
+//! | users are kept apart (P10) | `users.rs` |
+//! | stop, start again, second instance, repeated submits (P8) | `service.rs` |
+//! | a real program: ffmpeg | `ffmpeg.rs` |
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a surprise must end the test")]
+
+mod cancel;
+mod durable;
+mod ends;
+mod ffmpeg;
+mod first_steps;
+mod outage;
+mod service;
+mod streams;
+mod users;

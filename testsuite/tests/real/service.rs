@@ -1,0 +1,126 @@
+//! Stopping, starting again, a second instance, and submits that are repeated.
+
+use std::time::Duration;
+use testsuite::patience::{SOON, wait_until};
+use testsuite::world;
+use testsuite::world::{Role, alive};
+
+/// What `docket up` has to stop in (design 7).
+const STOP_MAX: Duration = Duration::from_secs(5);
+
+#[test]
+fn sigterm_ends_the_node_within_five_seconds_whoever_follows() {
+    let world = world!();
+    let mut node = world.up(4);
+    let script = "echo $$ > pid; echo begun; while [ ! -e go ]; do sleep 0.05; done; exit 21";
+    let job = world.submit_sh(&[], script);
+    let id = job.to_string();
+    world.wait_state(job, "RUN");
+    let mut logs = world.start(&["logs", "-f", &id]);
+    logs.wait_for_line("begun");
+    let mut wait = world.start(&["wait", &id]);
+    let mut second = world.start(&["logs", "-f", &id, "--stderr"]);
+    [&mut wait, &mut second].into_iter().for_each(|follower| follower.must_live());
+    let (status, took) = node.terminate(Duration::from_secs(20));
+    assert!(status.success(), "{status} {}", node.printed());
+    assert!(took < STOP_MAX, "it took {took:?}");
+    let pid = world.first_line("pid").parse().expect("a pid");
+    assert!(alive(pid), "the job goes on under the keeper");
+    assert!(world.find(Role::Keeper).is_some(), "so does the keeper");
+
+    // Starting again picks the job up.
+    let _node = world.up(4);
+    let task = world.wait_state(job, "RUN");
+    assert_eq!(task["attempt"], 1, "{task:#}");
+    world.touch("go");
+    assert_eq!(world.docket(&["wait", &id]).code, Some(21));
+}
+
+#[test]
+fn a_second_instance_on_the_directory_is_refused_by_name() {
+    let world = world!();
+    let mut node = world.up(2);
+    let data = world.data();
+    let args = ["up".as_ref(), "--data".as_ref(), data.as_os_str()];
+    let mut second = world.start(&args);
+    let status = second.ended_within(SOON);
+    assert!(matches!(status.code(), Some(code) if code != 0), "{status}");
+    let said = second.printed();
+    assert!(said.contains(data.to_str().unwrap()), "it names the directory: {said}");
+    assert!(said.contains(&node.pid().to_string()), "it names the first one: {said}");
+    node.must_live();
+    assert_eq!(world.docket(&["run", "--", "true"]).code, Some(0), "the first one is untouched");
+}
+
+#[test]
+fn down_ends_the_node_and_its_jobs_only_when_asked() {
+    let world = world!();
+    let mut node = world.up(2);
+    let job = world.submit_sh(&[], "echo $$ > pid; while :; do sleep 0.1; done");
+    let pid: i32 = world.first_line("pid").parse().expect("a pid");
+    world.wait_state(job, "RUN");
+    world.ok(&["down"]);
+    assert!(node.ended_within(SOON).success(), "{}", node.printed());
+    assert!(alive(pid), "down ends no job");
+    let mut node = world.up(2);
+    world.wait_state(job, "RUN");
+    world.ok(&["down", "--kill"]);
+    assert!(node.ended_within(SOON).success(), "{}", node.printed());
+    wait_until("the killed job is gone", SOON, || !alive(pid));
+    wait_until("an idle keeper ends by itself", Duration::from_secs(60), || {
+        world.daemons().is_empty()
+    });
+}
+
+#[test]
+fn a_repeated_submit_with_the_same_key_is_the_same_job() {
+    let world = world!();
+    let mut node = world.up(2);
+    let first = world.submit(&["--key", "nightly-1", "--", "true"]);
+    assert_eq!(world.submit(&["--key", "nightly-1", "--", "true"]), first);
+    let other = world.docket(&["submit", "--key", "nightly-1", "--", "false"]);
+    assert!(matches!(other.code, Some(code) if code != 0), "{}", other.describe());
+    assert!(other.err().contains(&first.to_string()), "it names the first: {}", other.err());
+    node.kill9();
+    let _node = world.up(2);
+    assert_eq!(world.submit(&["--key", "nightly-1", "--", "true"]), first, "after a restart too");
+    assert_eq!(world.list_ids(), [first]);
+    assert_eq!(world.submit(&["--key", "nightly-2", "--", "true"]), first + 1);
+}
+
+#[test]
+fn ids_go_on_after_a_restart() {
+    let world = world!();
+    let mut last = 0;
+    for _ in 0..3 {
+        let mut node = world.up(2);
+        let job = world.submit(&["--", "true"]);
+        assert_eq!(job, last + 1);
+        last = job;
+        world.wait_end(job);
+        let (status, _) = node.terminate(SOON);
+        assert!(status.success(), "{status}");
+    }
+    let _node = world.up(2);
+    assert_eq!(world.list_ids(), [1, 2, 3]);
+    assert_eq!(world.show(1)["state"], "DONE", "what ended before is remembered");
+    assert_eq!(world.ok(&["logs", "1"]), "");
+}
+
+#[test]
+fn ten_jobs_run_at_the_same_time_and_no_more_than_fit() {
+    let world = world!();
+    let _node = world.up(4);
+    let script = "echo + >> level; while [ ! -e go ]; do sleep 0.05; done; exit 0";
+    let jobs: Vec<u64> = (0..10).map(|_| world.submit_sh(&[], script)).collect();
+    wait_until("four have begun", SOON, || world.lines("level").len() == 4);
+    let states =
+        |state: &str| jobs.iter().filter(|&&job| world.show(job)["state"] == *state).count();
+    wait_until("four are shown as running", SOON, || states("RUN") == 4);
+    assert_eq!(states("PEND"), 6, "four cpus, four jobs");
+    assert_eq!(world.lines("level").len(), 4, "no fifth one began");
+    world.touch("go");
+    for job in jobs {
+        assert_eq!(world.wait_end(job)["state"], "DONE");
+    }
+}
