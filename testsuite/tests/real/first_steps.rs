@@ -2,9 +2,9 @@
 
 use std::net::TcpListener;
 use testsuite::patience::{SOON, wait_until};
-use testsuite::skip::skipped;
+use testsuite::skip::{is_root, skipped};
 use testsuite::world;
-use testsuite::world::{Role, World};
+use testsuite::world::{Role, User, World};
 
 /// A node that somebody else serves at the default places would answer in the world's stead.
 fn defaults_are_free(test: &str) -> bool {
@@ -18,16 +18,13 @@ fn defaults_are_free(test: &str) -> bool {
     !taken
 }
 
-/// The embedded node that `run` starts must not take the default port from a person's node.
+/// A port of its own: the embedded node that `run` starts must not take the default port from a person's node.
 fn private(world: &mut World) {
     world.set("DOCKET_CONTROLLER__LISTEN", &World::free_address());
 }
 
 #[test]
 fn hello_starts_a_node_and_prints_only_hello() {
-    if !defaults_are_free("hello_starts_a_node_and_prints_only_hello") {
-        return;
-    }
     let mut world = world!();
     private(&mut world);
     let ran = world.docket(&["run", "--", "echo", "hello from docket"]);
@@ -44,10 +41,35 @@ fn hello_starts_a_node_and_prints_only_hello() {
 }
 
 #[test]
-fn without_a_server_every_command_says_what_it_tried() {
-    if !defaults_are_free("without_a_server_every_command_says_what_it_tried") {
+fn a_user_without_any_setting_gets_a_node_in_their_home() {
+    let test = "a_user_without_any_setting_gets_a_node_in_their_home";
+    if !defaults_are_free(test) {
         return;
     }
+    if is_root() {
+        // Root's defaults are the machine's own directories: try it as a user instead.
+        let outer = world!();
+        hello_at_home(outer.of(&User::nobody()));
+    } else {
+        hello_at_home(world!());
+    }
+}
+
+fn hello_at_home(mut world: World) {
+    world.unset("DOCKET_DATA");
+    let ran = world.docket(&["run", "--", "sh", "-c", "echo hello; pwd"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.describe());
+    assert_eq!(ran.text(), format!("hello\n{}\n", world.dir().join("files").display()));
+    let home = world.dir().join("home/.local/share/docket");
+    let node = std::fs::read_dir(&home).unwrap().next().expect("a node's directory").unwrap();
+    assert!(node.path().join("docket.sock").exists(), "{}", node.path().display());
+    assert!(world.dir().join("run/docket.sock").exists(), "the link for the session");
+    world.ok(&["down"]);
+    wait_until("the node has ended", SOON, || world.find(Role::Up).is_none());
+}
+
+#[test]
+fn without_a_server_every_command_says_what_it_tried() {
     let world = world!();
     for args in [&["list"][..], &["show", "1"], &["submit", "--", "true"], &["nodes"]] {
         let ran = world.docket(args);
