@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 /// How often a condition is looked at: often enough for short tests, seldom enough for two cores.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
+/// The same for looks that cost a process: more would starve what is waited for.
+pub const LOOK_BY_COMMAND: Duration = Duration::from_millis(60);
+
 /// Longest wait for anything that should happen soon, on a busy machine with a debug build.
 pub const SOON: Duration = Duration::from_secs(30);
 
@@ -13,14 +16,22 @@ pub const LATER: Duration = Duration::from_secs(120);
 
 /// Looks until `look` gives a value; panics with `what` when `limit` has passed.
 #[track_caller]
-pub fn wait_for<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn wait_for<T>(what: &str, limit: Duration, look: impl FnMut() -> Option<T>) -> T {
+    let found = poll(limit, LOOK_EVERY, look);
+    found.unwrap_or_else(|| panic!("waited {limit:?} in vain until {what}"))
+}
+
+/// Looks every `pause` until `look` gives a value; `None` when `limit` has passed.
+pub fn poll<T>(limit: Duration, pause: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let begin = Instant::now();
     loop {
         if let Some(value) = look() {
-            return value;
+            return Some(value);
         }
-        assert!(begin.elapsed() < limit, "waited {limit:?} in vain until {what}");
-        std::thread::sleep(LOOK_EVERY);
+        if begin.elapsed() > limit {
+            return None;
+        }
+        std::thread::sleep(pause);
     }
 }
 

@@ -8,7 +8,7 @@ mod ran;
 mod turn;
 mod user;
 
-use crate::patience::{LATER, SOON, wait_for, wait_until};
+use crate::patience::{LATER, LOOK_BY_COMMAND, SOON, poll, wait_for, wait_until};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -359,25 +359,20 @@ impl World {
     #[track_caller]
     pub fn wait_job(&self, job: u64, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
         let mut last = Value::Null;
-        let begin = std::time::Instant::now();
-        loop {
-            if begin.elapsed() > LATER {
-                panic!("waited {LATER:?} in vain until {what}; it is {last:#}");
-            }
-            last = wait_for("show answers", SOON, || {
-                let ran = self.docket(&["show", &job.to_string(), "-o", "json"]);
-                let all: Value = serde_json::from_slice(&ran.stdout).ok()?;
-                all.get(0).cloned()
-            });
-            if holds(&last) {
-                return last;
-            }
-        }
+        let found = poll(LATER, LOOK_BY_COMMAND, || {
+            let ran = self.docket(&["show", &job.to_string(), "-o", "json"]);
+            let all: Value = serde_json::from_slice(&ran.stdout).ok()?;
+            last = all.get(0)?.clone();
+            holds(&last).then(|| last.clone())
+        });
+        found.unwrap_or_else(|| panic!("waited {LATER:?} in vain until {what}; it is {last:#}"))
     }
 
     /// Waits until the job is terminal.
     #[track_caller]
     pub fn wait_end(&self, job: u64) -> Value {
+        // Cheaper than looking: one command that sleeps until then. Its exit code is the job's.
+        self.docket(&["wait", &job.to_string()]);
         self.wait_job(job, &format!("job {job} is terminal"), |task| task["terminal"] == true)
     }
 
