@@ -1,1 +1,22 @@
-//! placeholder
+//! The agent of a node, and the keeper that is parent of its jobs: two processes of one crate.
+//! It never decides what a job's state is: that is the controller's, from the facts sent here.
+//! Begin reading with `agent.rs` (the loop around the pure core) or `keeper/`.
+
+mod agent;
+mod config;
+mod inventory;
+mod keeper_client;
+mod output;
+mod passwd;
+mod retention;
+mod session;
+mod state_file;
+mod units;
+mod wire;
+
+pub mod keeper;
+
+pub use agent::{AgentError, run};
+pub use config::{Config, ConfigError, RunSpace};
+pub use state_file::StateFileError;
+pub use wire::Connector;

@@ -1,0 +1,312 @@
+//! The agent's loop: wait for one thing, one step of the core, carry its actions out in order. All
+//! decisions are the core's; here are sockets, files and the clock.
+
+use crate::config::{Config, ConfigError};
+use crate::inventory;
+use crate::keeper_client::KeeperLink;
+use crate::output::{Place, Relays};
+use crate::passwd;
+use crate::retention::{self, Limits};
+use crate::session::Sessions;
+use crate::state_file::{StateFile, StateFileError};
+use crate::wire::Connector;
+use proto::AttemptId;
+use rustix::fs::{FlockOperation, flock};
+use std::collections::{BTreeSet, VecDeque};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use thiserror::Error;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use worker_agent_core::{Action, AgentCore, CoreConfig, End, Event, NoUser, Saved, User};
+
+/// The core wants to step at least this often, so that a stall of this process is told from silence
+/// of the peer.
+const TICK: Duration = Duration::from_millis(500);
+
+/// Why an agent could not start or had to end.
+#[derive(Debug, Error)]
+pub enum AgentError {
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The data directory.
+    #[error("cannot use the data directory {path}: {source}")]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another agent has it.
+    #[error(
+        "another agent runs on {path} already: stop it, or give this one a data directory of its own"
+    )]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The state file.
+    #[error(transparent)]
+    State(#[from] StateFileError),
+    /// No random numbers.
+    #[error("the system gives no random numbers: {0}")]
+    Random(getrandom::Error),
+    /// The controller will never take this agent as it is.
+    #[error("the controller refuses this agent: {reason}")]
+    Refused {
+        /// Its words.
+        reason: String,
+    },
+}
+
+/// Runs the agent of one data directory until `stop` is cancelled (it then ends within 2 s; jobs
+/// live on under the keeper) or the controller refuses it for good.
+///
+/// # Errors
+/// What keeps it from starting, or the refusal. An unreachable controller or keeper is no error: it
+/// is tried again for ever.
+pub async fn run(
+    config: Config,
+    connector: Connector,
+    stop: CancellationToken,
+) -> Result<(), AgentError> {
+    let mut agent = Agent::new(&config, connector, stop)?;
+    let end = loop {
+        let event = agent.next_event().await;
+        if let Some(end) = agent.step(event).await {
+            break end;
+        }
+    };
+    agent.relays.shutdown().await;
+    match end {
+        End::Stopped => Ok(()),
+        End::Refused { reason } => Err(AgentError::Refused { reason }),
+    }
+}
+
+struct Agent {
+    core: AgentCore,
+    started: Instant,
+    state_file: StateFile,
+    keeper: KeeperLink,
+    sessions: Sessions,
+    relays: Relays,
+    lookups: JoinSet<(u32, Result<User, NoUser>)>,
+    sweeps: JoinSet<()>,
+    runs: PathBuf,
+    limits: Limits,
+    cpus: u32,
+    /// Events that actions caused at once.
+    ready: VecDeque<Event>,
+    stop: CancellationToken,
+    stopping: bool,
+    _lock: File,
+}
+
+impl Agent {
+    fn new(
+        config: &Config,
+        connector: Connector,
+        stop: CancellationToken,
+    ) -> Result<Self, AgentError> {
+        config.check()?;
+        let data = directory(&config.data)?;
+        let runs = directory(&data.join("runs"))?;
+        let lock = lock(&data)?;
+        let state_file = StateFile::new(&data);
+        let saved = match state_file.load()? {
+            Some(saved) => saved,
+            None => first_start(&state_file)?,
+        };
+        let resources = inventory::resources(config);
+        let cpus = resources.cpus;
+        let place = Place { runs: runs.clone(), agent_id: saved.agent_id.clone() };
+        let core_config = CoreConfig {
+            name: config.node_name(),
+            process_id: random::<16>()?.to_vec(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            resources,
+            heartbeat_interval_ms: ms(config.heartbeat_interval),
+            kill_grace_ms: ms(config.kill_grace),
+            runs_dir: runs.as_os_str().as_bytes().to_vec(),
+            own_uid: rustix::process::geteuid().as_raw(),
+            own_gid: rustix::process::getegid().as_raw(),
+            allow_root_jobs: config.allow_root_jobs,
+            seed: u64::from_le_bytes(random::<8>()?),
+        };
+        Ok(Agent {
+            core: AgentCore::new(core_config, saved),
+            started: Instant::now(),
+            state_file,
+            keeper: KeeperLink::new(data),
+            sessions: Sessions::new(connector),
+            relays: Relays::new(place),
+            lookups: JoinSet::new(),
+            sweeps: JoinSet::new(),
+            runs,
+            limits: Limits {
+                keep: config.run_retention,
+                space: config.run_space,
+                files: config.run_files,
+            },
+            cpus,
+            ready: VecDeque::from([Event::Tick { load_permille: 0 }]),
+            stop,
+            stopping: false,
+            _lock: lock,
+        })
+    }
+
+    fn now_ms(&self) -> u64 {
+        ms(self.started.elapsed())
+    }
+
+    async fn next_event(&mut self) -> Event {
+        if let Some(event) = self.ready.pop_front() {
+            return event;
+        }
+        let tick = Instant::now() + TICK;
+        let due = self.core.next_due_ms().map(Duration::from_millis);
+        let wake =
+            due.and_then(|due| self.started.checked_add(due)).map_or(tick, |at| at.min(tick));
+        tokio::select! {
+            () = self.stop.cancelled(), if !self.stopping => {
+                self.stopping = true;
+                Event::Stop
+            }
+            event = self.keeper.next() => event,
+            event = self.sessions.next() => event,
+            Some(Ok((uid, user))) = self.lookups.join_next() => Event::UserLookedUp { uid, user },
+            () = sleep_until(wake) => {
+                Event::Tick { load_permille: inventory::load_permille(self.cpus) }
+            }
+        }
+    }
+
+    /// One step of the core with all that it wants done. `Some`: the agent is done.
+    async fn step(&mut self, event: Event) -> Option<End> {
+        let actions = self.core.step(event, self.now_ms());
+        for action in actions {
+            match action {
+                Action::End(end) => return Some(end),
+                Action::Save(saved) => {
+                    if let Err(error) = self.run_save(saved).await {
+                        // What follows in the list relies on it.
+                        self.ready.push_back(Event::NotSaved { why: error.to_string() });
+                        break;
+                    }
+                }
+                other => self.run_action(other),
+            }
+        }
+        self.keeper.flush();
+        None
+    }
+
+    fn run_action(&mut self, action: Action) {
+        match action {
+            Action::Dial { session, target } => self.sessions.dial(session, target),
+            Action::ToLeader { session, message } => {
+                self.ready.extend(self.sessions.send(session, message));
+            }
+            Action::Abandon(session) => self.sessions.abandon(session),
+            Action::Release(session) => self.sessions.release(session),
+            Action::ReleaseBefore(session) => self.sessions.release_before(session),
+            Action::ToKeeper(request) => self.keeper.send(&request),
+            Action::LookUpUser(uid) => self.run_look_up(uid),
+            Action::OpenBulk { session, request } => {
+                if let Some((connector, target)) = self.sessions.relay_target(session) {
+                    self.relays.open(connector, target, request);
+                }
+            }
+            Action::Sweep(live) => self.run_sweep(live),
+            Action::Warn(text) => tracing::warn!("{text}"),
+            Action::Note(text) => tracing::info!("{text}"),
+            // Taken care of by the caller: they decide whether the rest is carried out.
+            Action::Save(_) | Action::End(_) => {}
+        }
+    }
+
+    async fn run_save(&self, saved: Saved) -> Result<(), StateFileError> {
+        let file = self.state_file.clone();
+        match tokio::task::spawn_blocking(move || file.save(&saved)).await {
+            Ok(result) => result,
+            // The runtime is ending; nothing that follows will be sent either.
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn run_look_up(&mut self, uid: u32) {
+        self.lookups.spawn_blocking(move || (uid, passwd::look_up(uid)));
+    }
+
+    /// One at a time: a sweep of a slow disk must not meet the next one.
+    fn run_sweep(&mut self, live: BTreeSet<AttemptId>) {
+        while self.sweeps.try_join_next().is_some() {}
+        if !self.sweeps.is_empty() {
+            return;
+        }
+        let (runs, limits, stop) = (self.runs.clone(), self.limits.clone(), self.stop.clone());
+        self.sweeps.spawn_blocking(move || {
+            let give_up = || stop.is_cancelled();
+            match retention::sweep(&runs, &limits, &live, SystemTime::now(), &give_up) {
+                Ok(swept) if swept.files == 0 => {}
+                Ok(swept) => {
+                    let retention::Swept { files, bytes } = swept;
+                    tracing::info!(files, bytes, "removed old run files");
+                }
+                Err(error) => tracing::warn!(%error, "cannot look for old run files"),
+            }
+        });
+    }
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Makes the directory (0700) if it is missing; its absolute path.
+fn directory(path: &Path) -> Result<PathBuf, AgentError> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.and_then(|()| fs::canonicalize(path))
+        .map_err(|source| AgentError::Directory { path: path.to_owned(), source })
+}
+
+/// Held while the agent lives; the kernel gives it back however it ends.
+fn lock(data: &Path) -> Result<File, AgentError> {
+    let path = data.join("agent.lock");
+    let unusable = |source| AgentError::Directory { path: data.to_owned(), source };
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(unusable)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(AgentError::InUse { path: data.to_owned() }),
+        Err(errno) => Err(unusable(errno.into())),
+    }
+}
+
+/// A new node: an id of its own, durable before anybody hears of it.
+fn first_start(file: &StateFile) -> Result<Saved, AgentError> {
+    let id = random::<16>()?;
+    let agent_id = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let saved = Saved { agent_id, ..Saved::default() };
+    file.save(&saved)?;
+    Ok(saved)
+}
+
+fn random<const N: usize>() -> Result<[u8; N], AgentError> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(AgentError::Random)?;
+    Ok(bytes)
+}

@@ -1,0 +1,336 @@
+//! Output files: which may be served, and their bytes. An agent of root must not become a way to
+//! read any file (design 5): only regular files, no link in the run directory, and a `--stdout` file
+//! only while device and inode are those that the job opened.
+
+use super::relay::PIECE_BYTES;
+use crate::retention;
+use proto::{AttemptId, v1};
+use rustix::fs::{Mode, OFlags};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Bytes looked at in one step backwards for the last lines.
+const TAIL_STEP_BYTES: u64 = 64 << 10;
+
+/// Why an output is not served; the text is for the reader.
+#[derive(Debug, Error)]
+pub enum OutputError {
+    /// The request itself.
+    #[error("the request names no attempt")]
+    NoAttempt,
+    /// A `--stdout` file whose identity the keeper did not record.
+    #[error("{path} is not served: the node does not know that the job opened it")]
+    NotKnown {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Another file stands there now.
+    #[error("{path} is not the file that the job wrote: it was replaced")]
+    Replaced {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A directory, pipe, device or link.
+    #[error("{path} is not a regular file")]
+    NotRegular {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Removed by docket's own retention.
+    #[error("{path} was removed: {why}")]
+    Removed {
+        /// The file.
+        path: PathBuf,
+        /// When and for which limit.
+        why: String,
+    },
+    /// Removed by somebody else.
+    #[error("{path} is gone: somebody removed it")]
+    Gone {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Anything else.
+    #[error("cannot read {path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The runtime is ending.
+    #[error("the agent is stopping")]
+    Stopping,
+}
+
+impl OutputError {
+    /// Whether the bytes can never come back.
+    pub fn is_gone(&self) -> bool {
+        matches!(
+            self,
+            OutputError::Replaced { .. } | OutputError::Removed { .. } | OutputError::Gone { .. }
+        )
+    }
+}
+
+/// An open output file.
+#[derive(Clone, Debug)]
+pub struct Output {
+    file: Arc<File>,
+    path: Arc<Path>,
+}
+
+/// An output just opened.
+#[derive(Debug)]
+pub struct Begun {
+    /// The file.
+    pub output: Output,
+    /// Bytes that it has.
+    pub size: u64,
+    /// Where to begin: as asked, or where the last lines begin.
+    pub offset: u64,
+}
+
+/// Runs file work where it blocks nobody else.
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, OutputError> + Send + 'static,
+) -> Result<T, OutputError> {
+    tokio::task::spawn_blocking(work).await.unwrap_or(Err(OutputError::Stopping))
+}
+
+/// Opens what is asked for; `None`: it does not exist.
+pub fn open(runs: &Path, read: &v1::ReadOutput) -> Result<Option<Begun>, OutputError> {
+    let path = path_of(runs, read)?;
+    let file = match open_file(&path, read.path.is_empty()) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        // O_NOFOLLOW on a link.
+        Err(e) if e.raw_os_error() == Some(libc::ELOOP) => {
+            return Err(OutputError::NotRegular { path });
+        }
+        Err(source) => return Err(OutputError::Io { path, source }),
+    };
+    let output = Output { file: Arc::new(file), path: path.clone().into() };
+    let about = output.file.metadata().map_err(|e| output.io(e))?;
+    if !about.is_file() {
+        return Err(OutputError::NotRegular { path });
+    }
+    if read.ino == 0 && !read.path.is_empty() {
+        return Err(OutputError::NotKnown { path });
+    }
+    if read.ino != 0 && (about.dev(), about.ino()) != (read.dev, read.ino) {
+        return Err(OutputError::Replaced { path });
+    }
+    let size = about.len();
+    let offset = match read.tail_lines {
+        Some(lines) => output.start_of_last(lines, size)?,
+        None => read.offset,
+    };
+    Ok(Some(Begun { output, size, offset }))
+}
+
+/// A file that is missing for good was empty, or was removed: an error then.
+pub fn why_missing(runs: &Path, read: &v1::ReadOutput) -> Result<(), OutputError> {
+    let path = path_of(runs, read)?;
+    if let Some(attempt) = attempt_of(read)
+        && read.path.is_empty()
+        && let Some(why) = retention::removal_of(runs, attempt)
+    {
+        return Err(OutputError::Removed { path, why });
+    }
+    if read.expected > 0 || !read.path.is_empty() {
+        return Err(OutputError::Gone { path });
+    }
+    Ok(())
+}
+
+fn attempt_of(read: &v1::ReadOutput) -> Option<AttemptId> {
+    AttemptId::from_wire(read.attempt.as_ref()).ok()
+}
+
+fn path_of(runs: &Path, read: &v1::ReadOutput) -> Result<PathBuf, OutputError> {
+    if !read.path.is_empty() {
+        return Ok(PathBuf::from(OsStr::from_bytes(&read.path)));
+    }
+    let attempt = attempt_of(read).ok_or(OutputError::NoAttempt)?;
+    let mut path = worker_agent_core::run_file(runs.as_os_str().as_bytes(), attempt);
+    path.extend_from_slice(if read.stderr { b".err" } else { b".out" });
+    Ok(PathBuf::from(OsStr::from_bytes(&path)))
+}
+
+/// Opens for reading without waking a device or waiting for a pipe: looked at first, then reopened.
+fn open_file(path: &Path, refuse_link: bool) -> io::Result<File> {
+    let mut flags = OFlags::PATH | OFlags::CLOEXEC;
+    if refuse_link {
+        flags |= OFlags::NOFOLLOW;
+    }
+    let looked_at = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if !looked_at.metadata()?.is_file() {
+        return Ok(looked_at);
+    }
+    let reopened = format!("/proc/self/fd/{}", looked_at.as_fd().as_raw_fd());
+    Ok(File::from(rustix::fs::open(reopened, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?))
+}
+
+impl Output {
+    /// At most one piece from `offset`, not beyond `end`; empty at the end.
+    pub async fn read(&self, offset: u64, end: u64) -> Result<Vec<u8>, OutputError> {
+        let output = self.clone();
+        blocking(move || {
+            let there = output.size()?.min(end).saturating_sub(offset).min(PIECE_BYTES);
+            output.bytes(offset, there)
+        })
+        .await
+    }
+
+    /// Bytes in the file now.
+    pub fn size(&self) -> Result<u64, OutputError> {
+        self.file.metadata().map(|about| about.len()).map_err(|e| self.io(e))
+    }
+
+    /// A path to this very file, whatever stands at its name.
+    pub fn descriptor_path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.file.as_fd().as_raw_fd()).into()
+    }
+
+    fn bytes(&self, offset: u64, count: u64) -> Result<Vec<u8>, OutputError> {
+        // `count` is at most a piece.
+        let mut data = vec![0; usize::try_from(count).unwrap_or(0)];
+        let mut filled = 0;
+        while filled < data.len() {
+            match self.file.read_at(&mut data[filled..], offset + filled as u64) {
+                Ok(0) => break, // it was cut meanwhile
+                Ok(n) => filled += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(self.io(e)),
+            }
+        }
+        data.truncate(filled);
+        Ok(data)
+    }
+
+    /// Offset at which the last `lines` lines begin; a newline at the very end ends the last one.
+    fn start_of_last(&self, lines: u64, size: u64) -> Result<u64, OutputError> {
+        if lines == 0 {
+            return Ok(size);
+        }
+        let mut wanted = lines;
+        let mut end = size;
+        while end > 0 {
+            let start = end.saturating_sub(TAIL_STEP_BYTES);
+            let data = self.bytes(start, end - start)?;
+            for (at, byte) in data.iter().enumerate().rev() {
+                let position = start + at as u64;
+                if *byte == b'\n' && position + 1 != size {
+                    wanted -= 1;
+                    if wanted == 0 {
+                        return Ok(position + 1);
+                    }
+                }
+            }
+            end = start;
+        }
+        Ok(0)
+    }
+
+    fn io(&self, source: io::Error) -> OutputError {
+        OutputError::Io { path: self.path.to_path_buf(), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    fn asked(path: &Path, ino: u64, dev: u64) -> v1::ReadOutput {
+        let path = path.as_os_str().as_bytes().to_vec();
+        v1::ReadOutput { attempt: attempt(), path, ino, dev, ..v1::ReadOutput::default() }
+    }
+
+    fn attempt() -> Option<v1::AttemptRef> {
+        Some(v1::AttemptRef { job: 5, task: None, attempt: 1 })
+    }
+
+    fn tail(content: &str, lines: u64) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("5")).unwrap();
+        fs::write(dir.path().join("5/0.1.out"), content).unwrap();
+        let read = v1::ReadOutput {
+            attempt: attempt(),
+            tail_lines: Some(lines),
+            ..v1::ReadOutput::default()
+        };
+        let begun = open(dir.path(), &read).unwrap().unwrap();
+        content[usize::try_from(begun.offset).unwrap()..].to_owned()
+    }
+
+    #[test]
+    fn the_last_lines_are_found_across_steps_and_without_a_final_newline() {
+        assert_eq!(tail("a\nb\nc\n", 2), "b\nc\n");
+        assert_eq!(tail("a\nb\nc", 2), "b\nc");
+        assert_eq!(tail("a\nb\n", 9), "a\nb\n");
+        assert_eq!(tail("a\nb\n", 0), "");
+        assert_eq!(tail("", 3), "");
+        assert_eq!(tail("\n\n\n", 1), "\n");
+        let long = "x".repeat(200_000);
+        assert_eq!(tail(&format!("first\n{long}\nend\n"), 2), format!("{long}\nend\n"));
+    }
+
+    #[test]
+    fn a_named_file_is_served_only_while_it_is_the_one_the_job_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out.txt");
+        fs::write(&path, "mine").unwrap();
+        let about = fs::metadata(&path).unwrap();
+        assert!(open(dir.path(), &asked(&path, about.ino(), about.dev())).unwrap().is_some());
+        let unknown = open(dir.path(), &asked(&path, 0, 0)).unwrap_err();
+        assert!(matches!(unknown, OutputError::NotKnown { .. }));
+
+        let other = dir.path().join("shadow");
+        fs::write(&other, "secret").unwrap();
+        fs::rename(&path, dir.path().join("kept")).unwrap();
+        symlink(&other, &path).unwrap();
+        let error = open(dir.path(), &asked(&path, about.ino(), about.dev())).unwrap_err();
+        assert!(matches!(error, OutputError::Replaced { .. }) && error.is_gone());
+        fs::remove_file(&path).unwrap();
+        let read = asked(&path, about.ino(), about.dev());
+        assert!(open(dir.path(), &read).unwrap().is_none());
+        assert!(why_missing(dir.path(), &read).unwrap_err().is_gone());
+    }
+
+    #[test]
+    fn links_pipes_and_directories_are_never_opened_for_reading() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().join("5");
+        fs::create_dir(&run).unwrap();
+        let read = v1::ReadOutput { attempt: attempt(), ..v1::ReadOutput::default() };
+        let file = run.join("0.1.out");
+        symlink("/etc/passwd", &file).unwrap();
+        assert!(matches!(open(dir.path(), &read), Err(OutputError::NotRegular { .. })));
+        fs::remove_file(&file).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &file, Mode::RUSR | Mode::WUSR).unwrap();
+        assert!(matches!(open(dir.path(), &read), Err(OutputError::NotRegular { .. })));
+        fs::remove_file(&file).unwrap();
+        fs::create_dir(&file).unwrap();
+        assert!(matches!(open(dir.path(), &read), Err(OutputError::NotRegular { .. })));
+    }
+
+    #[test]
+    fn a_missing_run_file_was_empty_unless_its_finish_counted_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let read = v1::ReadOutput { attempt: attempt(), ..v1::ReadOutput::default() };
+        assert!(open(dir.path(), &read).unwrap().is_none());
+        why_missing(dir.path(), &read).unwrap();
+        let read = v1::ReadOutput { expected: 7, ..read };
+        assert!(matches!(why_missing(dir.path(), &read), Err(OutputError::Gone { .. })));
+    }
+}
