@@ -2,13 +2,14 @@
 
 use prost::Message as _;
 
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     "docket/v1/common.proto",
     "docket/v1/agents.proto",
     "docket/v1/keeper.proto",
     "docket/v1/cluster.proto",
     "docket/v1/jobs.proto",
     "docket/v1/entry.proto",
+    "docket/v1/image.proto",
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,0 +1,120 @@
+//! The time line of a job: every cause with time, log position, who and what (P11).
+
+use crate::ledger::{Cause, Job, Kind, Ledger, What, Who};
+use crate::words;
+use proto::{JobId, v1};
+
+/// The time line of a job, oldest first; `None` if the ledger does not have it. `truncated` says
+/// that causes between the submit and the last 16 are not kept.
+pub fn events(ledger: &Ledger, id: JobId) -> Option<v1::EventsAnswer> {
+    let job = ledger.job(id)?;
+    let submitted = v1::Event {
+        position: job.submit_position(),
+        wall_ms: job.submit_wall_ms(),
+        who: user(&job.by().name, job.by().uid),
+        what: format!("submitted, request {}", job.request_id()),
+    };
+    let mut events = vec![submitted];
+    for cause in job.causes() {
+        render(ledger, job, cause, &mut events);
+    }
+    Some(v1::EventsAnswer { events, truncated: job.causes_dropped() > 0 })
+}
+
+fn render(ledger: &Ledger, job: &Job, cause: &Cause, events: &mut Vec<v1::Event>) {
+    let leader = || format!("controller {}", ledger.leader());
+    let mut push = |who: String, what: String| {
+        events.push(v1::Event { position: cause.position, wall_ms: cause.wall_ms, who, what });
+    };
+    let who = who(ledger, &cause.who);
+    if let What::Ended { from, to, kind, status } = &cause.what {
+        // What its node told and what the ledger made of it are two lines.
+        let told = matches!(cause.who, Who::Agent(_));
+        if told {
+            push(who.clone(), format!("ended: {}", real(*kind, *status, job)));
+        }
+        let by = if told { leader() } else { who };
+        push(by, format!("{} -> {} {}", from.name(), to.name(), ended_as(*kind, *status)));
+        return;
+    }
+    push(who, what(ledger, &cause.what));
+}
+
+fn who(ledger: &Ledger, who: &Who) -> String {
+    match who {
+        Who::User(by) => user(&by.name, by.uid),
+        Who::Agent(id) => format!("agent {}", name_of(ledger, id)),
+        Who::Controller(id) => format!("controller {id}"),
+    }
+}
+
+fn user(name: &str, uid: u32) -> String {
+    format!("{name} (uid {uid})")
+}
+
+fn name_of(ledger: &Ledger, agent_id: &str) -> String {
+    ledger.agent(agent_id).map_or_else(|| agent_id.to_owned(), |agent| agent.name().to_owned())
+}
+
+fn what(ledger: &Ledger, what: &What) -> String {
+    match what {
+        What::Assigned { agent, attempt } => {
+            format!("assigned to {}, attempt {attempt}", name_of(ledger, agent))
+        }
+        What::Started { pid } => format!("started, pid {pid}"),
+        What::NodeFault { step, errno, attempt } => {
+            let next = attempt.saturating_add(1);
+            format!(
+                "attempt {attempt} could not be started: {step}, errno {errno}: a fault of the \
+                 node, attempt {next} is queued"
+            )
+        }
+        What::CancelRequested => "asked to cancel it".to_owned(),
+        What::CancelTooLate => "the cancel came too late: it ended by itself".to_owned(),
+        What::SignalRequested { signal } => format!("asked to send signal {signal}"),
+        What::Unknown { why } => format!("-> UNKWN: {why}"),
+        What::Claimed { to } => match to {
+            Kind::Dispatched => "has it, not started yet: -> PEND dispatched".to_owned(),
+            kind => format!("has it: -> {}", kind.name()),
+        },
+        What::OrderLost => "the order never arrived at its node; it goes again".to_owned(),
+        What::Held => "held it".to_owned(),
+        What::Released => "released it".to_owned(),
+        What::Priority { to } => format!("set its priority to {to}"),
+        What::SuspendRequested => "asked to suspend it".to_owned(),
+        What::ResumeRequested => "asked to resume it".to_owned(),
+        What::Late { kind, status } => {
+            format!("told the real end, too late to count: {}", ended_as(*kind, *status))
+        }
+        What::Ended { from, to, kind, status } => {
+            format!("{} -> {} {}", from.name(), to.name(), ended_as(*kind, *status))
+        }
+    }
+}
+
+/// What the node told, with the real wait status where there is one.
+fn real(kind: v1::ExitKind, status: Option<u32>, job: &Job) -> String {
+    let words = match job.state().ended() {
+        Some(ended) => words::end(&ended.reason, ended.status),
+        None => words::kind_name(kind).to_owned(),
+    };
+    match status {
+        Some(status) => format!("{words} (real wait status {status:#x})"),
+        None => words,
+    }
+}
+
+/// The reason's name with its number: `exit-code 3`, `signal 9`, `lost`.
+fn ended_as(kind: v1::ExitKind, status: Option<u32>) -> String {
+    use crate::ledger::WaitEnd;
+    let name = words::kind_name(kind);
+    match (kind, status.and_then(WaitEnd::decode)) {
+        (v1::ExitKind::ExitCode | v1::ExitKind::Signal, Some(WaitEnd::Code(n))) => {
+            format!("{name} {n}")
+        }
+        (_, Some(WaitEnd::Signal { signal, .. })) if kind == v1::ExitKind::Signal => {
+            format!("{name} {signal}")
+        }
+        _ => name.to_owned(),
+    }
+}

@@ -1,0 +1,246 @@
+//! Why a job is in its state, in words: what it waits for, who has not been heard, how it ended.
+
+use crate::ledger::{Grant, Job, Ledger, State, Unknown};
+use crate::scheduler::{self, NodeVerdict, Why};
+use crate::words;
+use proto::{JobId, v1};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What the leader sees of the agents right now: the only part of an explanation that is not in
+/// the ledger.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Sight {
+    /// The time of the question, UTC ms.
+    pub now_wall_ms: u64,
+    /// Agents by id; absent: no word in this term.
+    pub agents: BTreeMap<String, Word>,
+}
+
+/// The last word of an agent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Word {
+    /// It may get orders now.
+    pub reachable: bool,
+    /// How long ago its last message came, in ms.
+    pub silent_for_ms: u64,
+}
+
+impl Sight {
+    /// Ids of the agents that may get orders.
+    pub fn reachable(&self) -> BTreeSet<String> {
+        self.agents.iter().filter(|(_, word)| word.reachable).map(|(id, _)| id.clone()).collect()
+    }
+
+    fn silence(&self, agent_id: &str) -> Option<u64> {
+        self.agents.get(agent_id).map(|word| word.silent_for_ms)
+    }
+}
+
+/// Explains a job; `None` if the ledger does not have it.
+pub fn explain(ledger: &Ledger, sight: &Sight, id: JobId) -> Option<v1::ExplainAnswer> {
+    let job = ledger.job(id)?;
+    let mut answer =
+        v1::ExplainAnswer { task: Some(job.to_wire(ledger)), ..v1::ExplainAnswer::default() };
+    match job.state() {
+        State::Queued => queued(ledger, sight, job, &mut answer),
+        State::Held => held(ledger, job, &mut answer),
+        State::Dispatched(grant) => dispatched(ledger, sight, job, grant, &mut answer),
+        State::Running(_) | State::Suspended(_) => running(ledger, sight, job, &mut answer),
+        State::Unknown(unknown) => silent(ledger, sight, job, unknown, &mut answer),
+        State::Done(_) | State::Exit(_) => ended(ledger, job, &mut answer),
+    }
+    if let Some(cancel) = job.cancel()
+        && !job.terminal()
+    {
+        let when = words::time_of_day(cancel.wall_ms);
+        answer.lines.push(format!(
+            "{} asked to cancel it at {when}; it ends when its node has killed it.",
+            cancel.by.name
+        ));
+    }
+    Some(answer)
+}
+
+fn queued(ledger: &Ledger, sight: &Sight, job: &Job, answer: &mut v1::ExplainAnswer) {
+    let id = job.id();
+    let Some(why) = scheduler::why(ledger, &sight.reachable(), id) else { return };
+    answer.headline = format!("Job {id} is PEND: {}.", why.summary);
+    answer.nodes = why.nodes.iter().map(|node| node_line(ledger, sight, node)).collect();
+    let place = 1 + ledger.pending().take_while(|other| other.id() != id).count();
+    let waited = words::duration(sight.now_wall_ms.saturating_sub(job.submit_wall_ms()));
+    answer.lines.push(format!(
+        "Place {place} of {} in the queue (priority {}, waiting {waited}).",
+        ledger.pending_count(),
+        job.priority()
+    ));
+    if job.node_faults() > 0 {
+        answer.lines.push(format!(
+            "It is at attempt {}: {} could not be started, which was its node's fault.",
+            job.attempt(),
+            job.node_faults()
+        ));
+    }
+    answer.lines.extend(outlook(ledger, job, &why));
+}
+
+/// What would have to happen for it to start.
+fn outlook(ledger: &Ledger, job: &Job, why: &Why) -> Option<String> {
+    let refused = |node: &&NodeVerdict| node.refusal.as_ref().is_some_and(|r| !r.never());
+    if !why.nodes.is_empty()
+        && why.nodes.iter().all(|n| n.refusal.as_ref().is_some_and(|r| r.never()))
+    {
+        let id = job.id();
+        return Some(format!(
+            "No node that has joined can ever run it: docket cancel {id}, and ask for less."
+        ));
+    }
+    let node = why.nodes.iter().find(refused)?;
+    let holders: Vec<String> =
+        ledger.held_by(&node.agent_id).take(5).map(|held| held.id().to_string()).collect();
+    match holders.is_empty() {
+        true => None,
+        false => {
+            Some(format!("It could start when jobs of {} end: {}.", node.name, holders.join(", ")))
+        }
+    }
+}
+
+fn node_line(ledger: &Ledger, sight: &Sight, node: &NodeVerdict) -> v1::ExplainNode {
+    let agent = ledger.agent(&node.agent_id);
+    let cpus = agent.map_or(0, |agent| agent.cpus());
+    let never = node.refusal.as_ref().is_some_and(scheduler::Refusal::never);
+    let has = match never {
+        true => format!("{cpus} cpus"),
+        false => format!("{cpus} cpus, {} free", node.free.cpus),
+    };
+    let mut why = match &node.refusal {
+        None => "would take it".to_owned(),
+        Some(refusal) => refusal.to_string(),
+    };
+    if let (Some(scheduler::Refusal::Unreachable { .. }), Some(silence)) =
+        (&node.refusal, sight.silence(&node.agent_id))
+    {
+        why = format!("{why}; last word {} ago", words::duration(silence));
+    }
+    if never {
+        why = format!("{why}: can never run it");
+    }
+    v1::ExplainNode { node: node.name.clone(), has, why, never }
+}
+
+fn held(ledger: &Ledger, job: &Job, answer: &mut v1::ExplainAnswer) {
+    let id = job.id();
+    answer.headline = format!("Job {id} is PEND: it is held.");
+    answer.lines.push(format!("It starts after: docket release {id}"));
+    let queue = ledger.pending_count();
+    answer.lines.push(format!("{queue} other jobs wait in the queue."));
+}
+
+fn dispatched(
+    ledger: &Ledger,
+    sight: &Sight,
+    job: &Job,
+    grant: &Grant,
+    answer: &mut v1::ExplainAnswer,
+) {
+    let node = node_name(ledger, grant);
+    answer.headline = format!(
+        "Job {} is PEND: it was given to {node}, which has not told its start yet.",
+        job.id()
+    );
+    let waited = words::duration(sight.now_wall_ms.saturating_sub(grant.wall_ms));
+    answer.lines.push(format!("Given {waited} ago, attempt {}.", job.attempt()));
+    answer.lines.extend(last_word(sight, grant, &node));
+}
+
+fn running(ledger: &Ledger, sight: &Sight, job: &Job, answer: &mut v1::ExplainAnswer) {
+    let (Some(grant), Some(started)) = (job.grant(), job.started()) else { return };
+    let (id, state, node) = (job.id(), job.state_name(), node_name(ledger, grant));
+    answer.headline = match job.state() {
+        State::Suspended(_) => {
+            format!("Job {id} is {state}: it was stopped on request, on {node}.")
+        }
+        _ => format!("Job {id} is {state}: it runs on {node}."),
+    };
+    let since = words::duration(sight.now_wall_ms.saturating_sub(started.fact.start_wall_ms));
+    answer.lines.push(format!(
+        "Started {since} ago, pid {}, attempt {}.",
+        started.fact.pid,
+        job.attempt()
+    ));
+    answer.lines.extend(last_word(sight, grant, &node));
+}
+
+fn last_word(sight: &Sight, grant: &Grant, node: &str) -> Option<String> {
+    let silence = sight.silence(&grant.agent)?;
+    Some(format!("The last word of {node} came {} ago.", words::duration(silence)))
+}
+
+fn silent(
+    ledger: &Ledger,
+    sight: &Sight,
+    job: &Job,
+    unknown: &Unknown,
+    answer: &mut v1::ExplainAnswer,
+) {
+    let node = node_name(ledger, &unknown.grant);
+    let policy = ledger.policy();
+    answer.headline = format!("Job {} is UNKWN: {node}: {}.", job.id(), unknown.why);
+    let since = words::time_of_day(unknown.since_wall_ms);
+    let limit = words::duration(policy.heartbeat_timeout_ms);
+    let last = match sight.silence(&unknown.grant.agent) {
+        Some(silence) => format!("its last word came {} ago", words::duration(silence)),
+        None => "it has said nothing since this leader began".to_owned(),
+    };
+    answer.lines.push(format!("Unknown since {since}; {last} (limit {limit})."));
+    if unknown.was.started().is_none() {
+        answer.lines.push("It was given to that node, its start was never heard.".to_owned());
+    } else {
+        answer.lines.push(format!("{node} may be cut off and the job alive."));
+    }
+    answer.lines.push(format!(
+        "If {node} comes back, its manifest decides: running again, or its real exit code."
+    ));
+    let left = ledger.lost_at_led(unknown.since_led_ms).saturating_sub(ledger.led());
+    answer.lines.push(format!(
+        "If not, the job ends as EXIT lost at {} (transient_since + {}).",
+        words::time_of_day(ledger.wall().saturating_add(left)),
+        words::duration(policy.transient_job_timeout_ms)
+    ));
+    answer.lines.push("It will not be started elsewhere (--retries 0).".to_owned());
+}
+
+fn ended(ledger: &Ledger, job: &Job, answer: &mut v1::ExplainAnswer) {
+    let Some(end) = job.state().ended() else { return };
+    let (id, state) = (job.id(), job.state_name());
+    answer.headline = format!("Job {id} is {state}: {}.", words::end(&end.reason, end.status));
+    let when = words::time_of_day(end.finish_wall_ms);
+    match &end.grant {
+        Some(grant) => {
+            let node = node_name(ledger, grant);
+            answer.lines.push(format!("Ended at {when} on {node}, attempt {}.", job.attempt()));
+        }
+        None => answer.lines.push(format!("Ended at {when}; it was never given to a node.")),
+    }
+    if end.reason.without_word() {
+        answer.lines.push("Its node did not tell the end, so no exit code is known.".to_owned());
+    }
+    if let Some(late) = &end.late {
+        let real = words::end(&late.reason, late.status);
+        answer.lines.push(format!("The real end came later and changes nothing: {real}."));
+    }
+    if end.leftover > 0 {
+        answer.lines.push(format!("{} of its processes were still alive then.", end.leftover));
+    }
+    if !end.stderr_tail.is_empty() {
+        answer.lines.push("Last lines of stderr:".to_owned());
+        let text = String::from_utf8_lossy(&end.stderr_tail).into_owned();
+        let lines: Vec<&str> = text.lines().collect();
+        let from = lines.len().saturating_sub(5);
+        answer.lines.extend(lines.iter().skip(from).map(|line| format!("| {line}")));
+    }
+}
+
+fn node_name(ledger: &Ledger, grant: &Grant) -> String {
+    ledger.agent(&grant.agent).map_or_else(|| grant.agent.to_string(), |a| a.name().to_owned())
+}

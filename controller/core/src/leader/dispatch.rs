@@ -1,0 +1,223 @@
+//! Orders: desired minus reported. What the ledger wants is `desired`; what the agent reported,
+//! through manifest and facts, or was told in this session is [`Reported`].
+
+use super::SessionId;
+use super::desired::{Want, desired};
+use super::manifest::living;
+use super::reign::Reign;
+use super::session::Session;
+use super::turn::Turn;
+use crate::ledger::Job;
+use proto::v1::{
+    AttemptRef, Facts, KillCause, KillOrder, ManifestItem, ResumeOrder, RunOrder, SuspendOrder,
+    Token, fact, leader_message,
+};
+use proto::{AttemptId, OrderId, TaskId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What one session's agent holds, as far as it is known, and what it was told about it.
+#[derive(Debug, Default)]
+pub(super) struct Reported {
+    held: BTreeMap<AttemptId, Held>,
+}
+
+/// One attempt on the node.
+#[derive(Debug, Default)]
+struct Held {
+    token: Option<Token>,
+    /// Every order about it up to this one was sent, or taken before this session.
+    told: OrderId,
+    /// The cancel that was sent since its last manifest. It is sent again after each: a kill that
+    /// got lost inside the node must not hang for ever.
+    cancel: Option<OrderId>,
+    /// It was told that this attempt is over for the ledger, since its last manifest.
+    fenced: bool,
+}
+
+impl Reported {
+    /// A page of a manifest: these live there, and every order up to `last_order` was taken.
+    pub fn listed(&mut self, items: &[ManifestItem], last_order: u64) {
+        for item in items {
+            let Some(attempt) = living(item) else { continue };
+            let held = self.held.entry(attempt).or_default();
+            held.token = item.token;
+            held.told = held.told.max(OrderId(last_order));
+            (held.cancel, held.fenced) = (None, false);
+        }
+    }
+
+    /// A manifest is judged: what it does not list and no later order asked for is not there.
+    pub fn keep_only(&mut self, seen: &BTreeSet<AttemptId>, last_order: u64) {
+        self.held
+            .retain(|attempt, held| seen.contains(attempt) || held.told > OrderId(last_order));
+    }
+
+    /// The order to run it never arrived.
+    pub fn never_arrived(&mut self, attempt: AttemptId) {
+        self.held.remove(&attempt);
+    }
+
+    /// Facts that the ledger took.
+    pub fn facts(&mut self, batch: &Facts) {
+        for fact in &batch.facts {
+            let (attempt, token, gone) = match &fact.kind {
+                Some(fact::Kind::Start(f)) => (f.attempt.as_ref(), f.token, false),
+                Some(fact::Kind::Finish(f)) => (f.attempt.as_ref(), f.token, true),
+                Some(fact::Kind::Refused(f)) => (f.attempt.as_ref(), f.token, true),
+                None => continue,
+            };
+            let Ok(attempt) = AttemptId::from_wire(attempt) else { continue };
+            if gone {
+                self.held.remove(&attempt);
+            } else {
+                self.held.entry(attempt).or_default().token = token;
+            }
+        }
+    }
+
+    /// Which of these was not told yet; it counts as told from now on.
+    fn untold(&mut self, attempt: AttemptId, token: Option<Token>, wants: &[Want]) -> Vec<Want> {
+        wants.iter().copied().filter(|want| self.tell(attempt, token, *want)).collect()
+    }
+
+    fn tell(&mut self, attempt: AttemptId, token: Option<Token>, want: Want) -> bool {
+        let known = self.held.contains_key(&attempt);
+        let held = self.held.entry(attempt).or_default();
+        held.token = held.token.or(token);
+        let new = match want {
+            Want::Run { .. } => !known,
+            Want::Suspend { order, .. } | Want::Signal { order, .. } => order > held.told,
+            Want::Cancel { order } => held.cancel.replace(order) != Some(order),
+        };
+        held.told = held.told.max(want.order());
+        new
+    }
+
+    /// Attempts of this task that the node still holds and that are over for the ledger, each once.
+    fn over(&mut self, job: &Job) -> Vec<(AttemptId, Option<Token>)> {
+        let all = |attempt| AttemptId { task: job.task_id(), attempt };
+        self.held
+            .range_mut(all(0)..=all(u32::MAX))
+            .filter(|(attempt, held)| !held.fenced && over(job, **attempt))
+            .map(|(attempt, held)| {
+                held.fenced = true;
+                (*attempt, held.token)
+            })
+            .collect()
+    }
+}
+
+fn over(job: &Job, attempt: AttemptId) -> bool {
+    job.terminal() || attempt.attempt < job.attempt()
+}
+
+/// A task changed, as of the entry whose orders end with `order`.
+pub(super) fn task(reign: &mut Reign, turn: &mut Turn<'_>, task: TaskId, order: OrderId) {
+    let Some(job) = turn.ledger.job(task.job) else { return };
+    let Some(grant) = job.grant() else { return };
+    let Some(session) = reign.orderly(&grant.agent) else { return };
+    orders(session, turn, job);
+    let over = session.reported.over(job);
+    for (attempt, token) in over {
+        fence_one(session, turn, order, attempt, token);
+    }
+}
+
+/// A manifest was judged: everything the ledger wants of that agent and it was not told.
+pub(super) fn all(reign: &mut Reign, turn: &mut Turn<'_>, id: SessionId) {
+    let Some(session) = reign.sessions.get_mut(&id) else { return };
+    let ledger = turn.ledger;
+    if session.takes_orders() {
+        for job in ledger.held_by(&session.join.agent_id.clone()) {
+            orders(session, turn, job);
+        }
+    }
+}
+
+/// Verdicts of a manifest: these are over for the ledger, as of the command with that order id.
+pub(super) fn fence(
+    session: &mut Session,
+    turn: &mut Turn<'_>,
+    order: OrderId,
+    attempts: &[AttemptId],
+) {
+    for attempt in attempts {
+        let held = session.reported.held.entry(*attempt).or_default();
+        held.fenced = true;
+        let token = held.token;
+        fence_one(session, turn, order, *attempt, token);
+    }
+}
+
+fn fence_one(
+    session: &mut Session,
+    turn: &mut Turn<'_>,
+    order: OrderId,
+    attempt: AttemptId,
+    token: Option<Token>,
+) {
+    send(session, turn, order, leader_message::Kind::Kill(KillOrder {
+        order_id: order.0,
+        attempt: Some(attempt.to_wire()),
+        token,
+        cause: KillCause::Fenced.into(),
+        grace_ms: None,
+        signal: None,
+    }));
+}
+
+fn orders(session: &mut Session, turn: &mut Turn<'_>, job: &Job) {
+    let wants = desired(job, &session.join.agent_id, session.join.incarnation);
+    for want in session.reported.untold(job.attempt_id(), job.token(), &wants) {
+        send(session, turn, want.order(), order_of(job, want));
+    }
+}
+
+fn send(session: &mut Session, turn: &mut Turn<'_>, order: OrderId, kind: leader_message::Kind) {
+    session.comparison.sent(order.0);
+    session.send(turn, kind);
+}
+
+fn order_of(job: &Job, want: Want) -> leader_message::Kind {
+    let attempt: Option<AttemptRef> = Some(job.attempt_id().to_wire());
+    let token = job.token();
+    let kill = |order: OrderId, cause: KillCause, signal| {
+        leader_message::Kind::Kill(KillOrder {
+            order_id: order.0,
+            attempt,
+            token,
+            cause: cause.into(),
+            grace_ms: job.spec().kill_grace_ms,
+            signal,
+        })
+    };
+    match want {
+        Want::Run { .. } => leader_message::Kind::Run(run_order(job)),
+        Want::Suspend { order, resume: false } => {
+            leader_message::Kind::Suspend(SuspendOrder { order_id: order.0, attempt, token })
+        }
+        Want::Suspend { order, resume: true } => {
+            leader_message::Kind::Resume(ResumeOrder { order_id: order.0, attempt, token })
+        }
+        Want::Signal { order, signal } => kill(order, KillCause::Unspecified, Some(signal)),
+        Want::Cancel { order } => kill(order, KillCause::Cancel, None),
+    }
+}
+
+fn run_order(job: &Job) -> RunOrder {
+    let (order, cpus, mem_bytes) =
+        job.grant().map_or_else(Default::default, |g| (g.order.0, g.cpus, g.mem_bytes));
+    RunOrder {
+        order_id: order,
+        attempt: Some(job.attempt_id().to_wire()),
+        token: job.token(),
+        spec: job.spec_bytes().to_vec(),
+        env: job.env_bytes().to_vec(),
+        stdin: job.stdin_bytes().unwrap_or_default().to_vec(),
+        user: job.by().name.to_string(),
+        uid: job.by().uid,
+        fence_after_ms: None,
+        cpus,
+        mem_bytes,
+    }
+}

@@ -1,0 +1,85 @@
+//! Planning: right after the step that applied a submit or freed room, without waiting for a tick.
+//! A plan becomes `Assign` proposals; one plan at a time, so that none relies on what another is
+//! about to take.
+
+use super::reign::Reign;
+use super::turn::Turn;
+use crate::ledger::Outcome;
+use crate::scheduler;
+use proto::v1::{AssignCommand, command};
+
+/// Most placements of one plan: one proposal's worth (design 2), so that a plan is one entry.
+const PLACEMENTS_MAX: usize = 1_024;
+
+/// While tasks wait, the plan is made anew this often even if nothing happened, in ms: a node that
+/// was kept out for a while comes back by time alone.
+const LOOK_AGAIN_MS: u64 = 1_000;
+
+/// Where planning stands.
+#[derive(Debug, Default)]
+pub(super) struct Placing {
+    /// Something may fit that did not.
+    wanted: bool,
+    /// Assigns proposed and not applied, and since when.
+    in_flight: Option<(usize, u64)>,
+    looked_ms: u64,
+}
+
+impl Placing {
+    /// Something changed that may let a task start.
+    pub fn look_again(&mut self) {
+        self.wanted = true;
+    }
+
+    /// An `Assign` was applied. A stale one shows that the plan was made on an older state.
+    pub fn answered(&mut self, outcome: &Outcome) {
+        self.wanted |= !matches!(outcome, Outcome::Assigned);
+        self.in_flight = match self.in_flight {
+            Some((count, since)) if count > 1 => Some((count - 1, since)),
+            Some(_) => {
+                self.wanted = true;
+                None
+            }
+            None => None,
+        };
+    }
+
+    /// Time passed: a lost plan is made anew.
+    pub fn tick(&mut self, turn: &Turn<'_>) {
+        if self.in_flight.is_some_and(|(_, since)| turn.lost(since)) {
+            self.in_flight = None;
+            self.wanted = true;
+        }
+        if turn.now.saturating_sub(self.looked_ms) >= LOOK_AGAIN_MS {
+            self.wanted = true;
+        }
+    }
+}
+
+/// Plans and proposes, if there is a reason to and no plan is under way.
+pub(super) fn run(reign: &mut Reign, turn: &mut Turn<'_>) {
+    let placing = &mut reign.placing;
+    if !placing.wanted || placing.in_flight.is_some() || reign.begun.is_none() {
+        return;
+    }
+    placing.wanted = false;
+    placing.looked_ms = turn.now;
+    if turn.ledger.pending_count() == 0 {
+        return;
+    }
+    let reachable = reign.reachable();
+    if reachable.is_empty() {
+        return;
+    }
+    let plan = scheduler::plan(turn.ledger, &reachable, PLACEMENTS_MAX);
+    let count = plan.placements.len();
+    for placement in plan.placements {
+        turn.propose(command::Kind::Assign(AssignCommand {
+            attempt: Some(placement.attempt.to_wire()),
+            agent_id: placement.agent_id.to_string(),
+            incarnation: placement.incarnation,
+            journal_id: placement.journal_id.to_vec(),
+        }));
+    }
+    reign.placing.in_flight = (count > 0).then_some((count, turn.now));
+}

@@ -1,0 +1,39 @@
+//! Deadlines of the ledger fire through `Tick` entries, by led time (design 2, "Two times").
+
+use super::reign::Reign;
+use super::turn::Turn;
+use crate::ledger::Outcome;
+use proto::v1::{TickCommand, command};
+
+/// A `Tick` that is proposed and not applied, and since when.
+#[derive(Debug, Default)]
+pub(super) struct Timer {
+    in_flight: Option<u64>,
+}
+
+/// Proposes a `Tick` if the ledger's next deadline is due and none is under way.
+pub(super) fn tick(reign: &mut Reign, turn: &mut Turn<'_>) {
+    if reign.timer.in_flight.is_some_and(|since| turn.lost(since)) {
+        reign.timer.in_flight = None;
+    }
+    let Some(begun) = reign.begun else { return };
+    let led = begun.led_ms.saturating_add(turn.now.saturating_sub(begun.at_ms));
+    let due = turn.ledger.next_deadline_led().is_some_and(|deadline| deadline <= led);
+    if due && reign.timer.in_flight.is_none() {
+        propose(reign, turn);
+    }
+}
+
+/// A `Tick` was applied; it settles so much at most, and the rest wants another at once.
+pub(super) fn applied(reign: &mut Reign, turn: &mut Turn<'_>, outcome: &Outcome) {
+    if reign.timer.in_flight.take().is_some()
+        && matches!(outcome, Outcome::Ticked { more: true, .. })
+    {
+        propose(reign, turn);
+    }
+}
+
+fn propose(reign: &mut Reign, turn: &mut Turn<'_>) {
+    reign.timer.in_flight = Some(turn.now);
+    turn.propose(command::Kind::Tick(TickCommand {}));
+}

@@ -1,0 +1,74 @@
+//! Assign: a placement becomes durable before its run order leaves the leader.
+//! The plan was made on an older state, so everything it relied on is checked again here.
+
+use super::book::Ledger;
+use super::cause::What;
+use super::node::{Agent, Session};
+use super::outcome::{Outcome, Rejection};
+use super::state::{Grant, Kind, State};
+use crate::scheduler::{Free, feasible};
+use proto::{AttemptId, v1};
+
+impl Ledger {
+    pub(super) fn assign(&mut self, command: &v1::AssignCommand) -> Result<Outcome, Rejection> {
+        let attempt = AttemptId::from_wire(command.attempt.as_ref())
+            .map_err(|error| Rejection::malformed("attempt", error.to_string()))?;
+        let id = attempt.task.job;
+        let job = self.find(id)?;
+        if attempt != job.attempt_id() {
+            return Ok(stale(format!("the task is at attempt {}", job.attempt_id())));
+        }
+        if job.kind() != Kind::Queued {
+            return Ok(stale(format!("the task is {}, not queued", job.state_name())));
+        }
+        let agent = self
+            .agents
+            .get(command.agent_id.as_str())
+            .ok_or_else(|| Rejection::NoSuchAgent { agent_id: command.agent_id.clone() })?;
+        if let Some(what) = session_changed(agent, command) {
+            return Ok(stale(what));
+        }
+        let ask = &job.spec.ask;
+        let free = Free::of(agent, self.used(&agent.id));
+        if let Some(refusal) = feasible(ask, agent, &free, self.led_ms) {
+            return Ok(stale(refusal.to_string()));
+        }
+        let grant = Grant {
+            agent: agent.id.clone(),
+            incarnation: agent.incarnation(),
+            journal: agent.journal.clone(),
+            order: self.order,
+            generation: self.generation,
+            cpus: ask.cpus,
+            mem_bytes: ask.mem_bytes,
+            gpus: ask.gpus,
+            wall_ms: self.wall_ms,
+        };
+        let what = What::Assigned { agent: grant.agent.clone(), attempt: attempt.attempt };
+        let cause = self.cause(self.by_leader(), what);
+        self.update(id, |job| {
+            job.state = State::Dispatched(Box::new(grant));
+            job.note(cause);
+        });
+        Ok(Outcome::Assigned)
+    }
+}
+
+fn session_changed(agent: &Agent, command: &v1::AssignCommand) -> Option<String> {
+    if agent.incarnation() != command.incarnation {
+        let now = agent.incarnation();
+        return Some(format!("the agent's session is {now}, not {}", command.incarnation));
+    }
+    if *agent.journal != *command.journal_id {
+        return Some("the agent has another journal".to_owned());
+    }
+    match agent.session {
+        Session::Up => None,
+        Session::Joining => Some("the agent's manifest is not judged yet".to_owned()),
+        Session::Down(why) => Some(format!("the agent is down: {}", why.as_str())),
+    }
+}
+
+pub(super) fn stale(what: impl Into<String>) -> Outcome {
+    Outcome::Stale { what: what.into() }
+}

@@ -1,0 +1,258 @@
+//! The ledger itself: its fields, what can be asked of it, and the one way to change a job.
+
+use super::blobs::{Blob, Interned, Spec};
+use super::cause::{Cause, What, Who};
+use super::index::{Indexes, Place, Used};
+use super::job::Job;
+use super::moves;
+use super::node::{Agent, Session};
+use super::outcome::Rejection;
+use super::policy::default_policy;
+use super::state::StateName;
+use super::table::Table;
+use super::users::Users;
+use proto::{JobId, OrderId, TaskId, v1};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The replicated state. Every replica that applied the same log has the same bytes.
+#[derive(Debug)]
+pub struct Ledger {
+    pub(super) applied: u64,
+    pub(super) wall_ms: u64,
+    pub(super) led_ms: u64,
+    pub(super) term: u64,
+    pub(super) leader: u64,
+    pub(super) term_led_ms: u64,
+    pub(super) cluster_id: String,
+    pub(super) generation: u64,
+    pub(super) next_job_id: JobId,
+    pub(super) policy: v1::Policy,
+    pub(super) request_floor_wall_ms: u64,
+    pub(super) counters: Counters,
+    pub(super) jobs: Table,
+    pub(super) users: Users,
+    pub(super) specs: Interned<Spec>,
+    pub(super) blobs: Interned<Blob>,
+    pub(super) agents: BTreeMap<Arc<str>, Agent>,
+    pub(super) index: Indexes,
+    /// Order id of the command that is being applied.
+    pub(super) order: OrderId,
+    /// Tasks changed by the entry that is being applied.
+    pub(super) changed: BTreeSet<TaskId>,
+}
+
+/// What was counted instead of done, since the ledger began (P5: later facts are counted no-ops).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Facts about a task that had ended.
+    pub after_end: u64,
+    /// Facts that were known already.
+    pub repeated: u64,
+    /// Facts of an older attempt or with another token.
+    pub other_attempt: u64,
+    /// Facts of an agent to which the attempt was not assigned.
+    pub wrong_agent: u64,
+    /// Facts about jobs that left the ledger.
+    pub evicted: u64,
+    /// Facts that name nothing.
+    pub malformed: u64,
+    /// Facts put off because the ledger does not know their job or assignment.
+    pub later: u64,
+    /// Real outcomes that came after a task was settled without them.
+    pub late_outcomes: u64,
+    /// Attempts closed through no fault of the job.
+    pub node_faults: u64,
+    /// Jobs that left the ledger.
+    pub evictions: u64,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Ledger {
+            applied: 0,
+            wall_ms: 0,
+            led_ms: 0,
+            term: 0,
+            leader: 0,
+            term_led_ms: 0,
+            cluster_id: String::new(),
+            generation: 1,
+            next_job_id: JobId(1),
+            policy: default_policy(),
+            request_floor_wall_ms: 0,
+            counters: Counters::default(),
+            jobs: Table::default(),
+            users: Users::default(),
+            specs: Interned::default(),
+            blobs: Interned::default(),
+            agents: BTreeMap::new(),
+            index: Indexes::default(),
+            order: OrderId(0),
+            changed: BTreeSet::new(),
+        }
+    }
+}
+
+impl Ledger {
+    /// An empty ledger with the default policy.
+    pub fn new() -> Ledger {
+        Ledger::default()
+    }
+
+    /// The values of the cluster that the ledger uses.
+    pub fn policy(&self) -> &v1::Policy {
+        &self.policy
+    }
+
+    /// Led time of the newest entry, ms: what deadlines are measured by (design 2).
+    pub fn led(&self) -> u64 {
+        self.led_ms
+    }
+
+    /// Wall time of the newest entry, UTC ms: for people.
+    pub fn wall(&self) -> u64 {
+        self.wall_ms
+    }
+
+    /// Log index of the newest applied entry.
+    pub fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    /// The newest term whose first entry was applied.
+    pub fn term(&self) -> u64 {
+        self.term
+    }
+
+    /// Voter id of that term's leader.
+    pub fn leader(&self) -> u64 {
+        self.leader
+    }
+
+    /// The cluster's id; empty before the bootstrap.
+    pub fn cluster_id(&self) -> &str {
+        &self.cluster_id
+    }
+
+    /// The cluster's generation: grows with a restore from a backup.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The id the next submit gets.
+    pub fn next_job_id(&self) -> JobId {
+        self.next_job_id
+    }
+
+    /// What was counted instead of done.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The job of that id, if the ledger still has it.
+    pub fn job(&self, id: JobId) -> Option<&Job> {
+        self.jobs.job(id)
+    }
+
+    /// Whether the id was given and its job has left the ledger.
+    pub fn evicted(&self, id: JobId) -> bool {
+        id.0 != 0 && id < self.next_job_id && self.job(id).is_none()
+    }
+
+    /// The job of that id, or why there is none.
+    pub fn find(&self, id: JobId) -> Result<&Job, Rejection> {
+        match self.job(id) {
+            Some(job) => Ok(job),
+            None if self.evicted(id) => Err(Rejection::Evicted { job: id }),
+            None => Err(Rejection::NoSuchJob { job: id, newest: JobId(self.next_job_id.0 - 1) }),
+        }
+    }
+
+    /// Jobs with an id below the given one, or all, newest first.
+    pub fn jobs_newest_first(&self, below: Option<JobId>) -> impl Iterator<Item = &Job> {
+        self.jobs.jobs_below(below.unwrap_or(self.next_job_id))
+    }
+
+    /// Tasks by state; states without any are absent.
+    pub fn counts(&self) -> BTreeMap<StateName, u64> {
+        self.index.counts.clone()
+    }
+
+    /// Tasks that have not ended: what `max_queue` limits.
+    pub fn live(&self) -> u64 {
+        self.index.live()
+    }
+
+    /// Agents by id.
+    pub fn agents(&self) -> impl Iterator<Item = &Agent> {
+        self.agents.values()
+    }
+
+    /// The agent of that id.
+    pub fn agent(&self, id: &str) -> Option<&Agent> {
+        self.agents.get(id)
+    }
+
+    /// Ids of the agents whose session is joined and judged.
+    pub fn agents_up(&self) -> BTreeSet<String> {
+        self.agents
+            .values()
+            .filter(|agent| agent.session == Session::Up)
+            .map(|agent| agent.id.to_string())
+            .collect()
+    }
+
+    /// What an agent's live attempts bind.
+    pub fn used(&self, agent_id: &str) -> Used {
+        self.index.used.get(agent_id).copied().unwrap_or_default()
+    }
+
+    /// Jobs that an agent holds, or of which it was the last holder, by order id.
+    pub fn held_by(&self, agent_id: &str) -> impl Iterator<Item = &Job> {
+        self.index.held.get(agent_id).into_iter().flatten().filter_map(|(_, id)| self.job(*id))
+    }
+
+    /// Queued jobs in scheduling order: priority, then the order of submits.
+    pub fn pending(&self) -> impl Iterator<Item = &Job> {
+        self.index.queue.iter().filter_map(|(_, id)| self.job(*id))
+    }
+
+    /// How many jobs wait in the queue.
+    pub fn pending_count(&self) -> u64 {
+        self.index.queue.len() as u64
+    }
+
+    /// Queued jobs of each distinct ask, in scheduling order.
+    pub(crate) fn classes(
+        &self,
+    ) -> impl Iterator<Item = (&Arc<super::Ask>, impl Iterator<Item = Place>)> {
+        self.index.classes.iter().map(|(ask, class)| (ask, class.iter().copied()))
+    }
+
+    pub(super) fn ids_held_by(&self, agent_id: &str) -> Vec<JobId> {
+        self.index.held.get(agent_id).into_iter().flatten().map(|(_, id)| *id).collect()
+    }
+
+    /// Changes a job and keeps every index right. The caller looked the job up just before.
+    pub(super) fn update<R>(&mut self, id: JobId, edit: impl FnOnce(&mut Job) -> R) -> R {
+        let job = self.jobs.job_mut(id).expect("callers only change jobs they have just found");
+        self.index.remove(job);
+        let before = job.kind();
+        let result = edit(job);
+        debug_assert!(moves::legal(before, job.kind()), "{before:?} -> {:?}", job.kind());
+        self.index.add(job);
+        self.changed.insert(TaskId::plain(id));
+        result
+    }
+
+    /// A cause at the position that is being applied.
+    pub(super) fn cause(&self, who: Who, what: What) -> Cause {
+        Cause { position: self.applied, wall_ms: self.wall_ms, who, what }
+    }
+
+    /// The leader as a cause.
+    pub(super) fn by_leader(&self) -> Who {
+        Who::Controller(self.leader)
+    }
+}

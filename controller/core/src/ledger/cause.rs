@@ -1,0 +1,111 @@
+//! Why a task is in its state: who did what, at which log position (P11).
+
+use super::state::Kind;
+use super::users::User;
+use proto::v1::ExitKind;
+use std::sync::Arc;
+
+/// One cause; a task keeps its last [`CAUSES_MAX`].
+#[derive(Clone, PartialEq, Debug)]
+pub struct Cause {
+    /// Log position of the entry.
+    pub position: u64,
+    /// Its wall time, UTC ms.
+    pub wall_ms: u64,
+    /// Who caused it.
+    pub who: Who,
+    /// What happened.
+    pub what: What,
+}
+
+/// Causes a task keeps: enough for a start, an end and five node faults; older ones are counted.
+pub(super) const CAUSES_MAX: usize = 16;
+
+/// Who caused a change.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Who {
+    /// A person or program, by identity.
+    User(Arc<User>),
+    /// A node, by its agent's id.
+    Agent(Arc<str>),
+    /// The leader of the time, by its voter id.
+    Controller(u64),
+}
+
+/// What happened to the task. The submit is not among them: the job itself tells it.
+#[derive(Clone, PartialEq, Debug)]
+pub enum What {
+    /// Assigned to this agent.
+    Assigned {
+        /// The agent's id.
+        agent: Arc<str>,
+        /// Which attempt.
+        attempt: u32,
+    },
+    /// Its main process runs.
+    Started {
+        /// Process id on its node.
+        pid: u32,
+    },
+    /// It reached a terminal state.
+    Ended {
+        /// From where.
+        from: Kind,
+        /// Done or exit.
+        to: Kind,
+        /// Why.
+        kind: ExitKind,
+        /// Real wait status, if known.
+        status: Option<u32>,
+    },
+    /// The attempt failed through no fault of the job; the next one is queued.
+    NodeFault {
+        /// The step that failed.
+        step: Arc<str>,
+        /// Its errno.
+        errno: i32,
+        /// The attempt that is closed.
+        attempt: u32,
+    },
+    /// Somebody asked to cancel it.
+    CancelRequested,
+    /// The cancel found it already ended by itself.
+    CancelTooLate,
+    /// Somebody asked to send this signal.
+    SignalRequested {
+        /// Its number.
+        signal: u32,
+    },
+    /// Nobody knows of it any more, for this reason.
+    Unknown {
+        /// In words.
+        why: Arc<str>,
+    },
+    /// Its node told that it has it.
+    Claimed {
+        /// The state after that.
+        to: Kind,
+    },
+    /// Its node never got the order; it goes again.
+    OrderLost,
+    /// Held back by its owner.
+    Held,
+    /// Released by its owner.
+    Released,
+    /// Its priority was changed.
+    Priority {
+        /// The new one.
+        to: i32,
+    },
+    /// Somebody asked to suspend it.
+    SuspendRequested,
+    /// Somebody asked to resume it.
+    ResumeRequested,
+    /// The real outcome came after it was settled.
+    Late {
+        /// The real reason.
+        kind: ExitKind,
+        /// The real wait status.
+        status: Option<u32>,
+    },
+}

@@ -1,0 +1,93 @@
+//! The invariants, by name. Everything derived is computed again from first principles.
+
+use super::book::Ledger;
+use super::cause::CAUSES_MAX;
+use super::index::Indexes;
+use super::job::Job;
+use super::settle::NODE_FAULTS_MAX;
+use super::state::State;
+use super::table::Slot;
+use std::collections::BTreeMap;
+
+impl Ledger {
+    /// Checks every invariant.
+    ///
+    /// # Panics
+    /// With the name of the first one that is broken.
+    pub fn check(&self) {
+        assert_eq!(Indexes::of(&self.jobs), self.index, "the indexes are what the jobs make them");
+        self.check_content();
+        let mut newest_led = 0;
+        for (id, slot) in self.jobs.slots() {
+            assert!(id < self.next_job_id, "job {id} has an id that was given");
+            let (submit_led, by) = match slot {
+                Slot::Job(job) => {
+                    assert_eq!(job.id, id, "job {id} stands under its id");
+                    self.check_job(job);
+                    (job.submit_led_ms, &job.by)
+                }
+                Slot::Request(old) => (old.submit_led_ms, &old.by),
+                Slot::Empty => continue,
+            };
+            assert!(submit_led >= newest_led, "led time grows with the id, job {id}");
+            newest_led = submit_led;
+            let user = self.users.number(by.number);
+            assert_eq!(user.as_ref(), Some(by), "job {id} belongs to a known user");
+        }
+        assert!(newest_led <= self.led_ms, "nothing is newer than the newest entry");
+        assert!(self.term_led_ms <= self.led_ms, "the term began in the past");
+        for (id, agent) in &self.agents {
+            assert_eq!(*id, agent.id, "an agent stands under its id");
+            assert_eq!(*agent.journal, *agent.join.journal_id, "{id}: its journal is the join's");
+            assert!(agent.incarnation() > 0, "{id}: sessions count from 1");
+        }
+    }
+
+    fn check_content(&self) {
+        let (mut specs, mut blobs) = (BTreeMap::new(), BTreeMap::new());
+        for (_, slot) in self.jobs.slots() {
+            let Slot::Job(job) = slot else { continue };
+            *specs.entry(job.spec.hash).or_insert(0) += 1;
+            *blobs.entry(job.env.hash).or_insert(0) += 1;
+            if let Some(stdin) = &job.stdin {
+                *blobs.entry(stdin.hash).or_insert(0) += 1;
+            }
+        }
+        assert_eq!(self.specs.uses(), specs, "each specification counts its jobs");
+        assert_eq!(self.blobs.uses(), blobs, "each blob counts its jobs");
+    }
+
+    fn check_job(&self, job: &Job) {
+        let id = job.id;
+        assert!(job.attempt >= 1, "job {id}: attempts count from 1");
+        assert!(job.node_faults <= NODE_FAULTS_MAX, "job {id}: node faults are limited");
+        assert_eq!(job.attempt, job.node_faults + 1, "job {id}: each node fault opens an attempt");
+        assert!(job.causes.len() <= CAUSES_MAX, "job {id}: causes are limited");
+        let positions = job.causes.iter().map(|cause| cause.position);
+        assert!(positions.is_sorted(), "job {id}: causes stand in log order");
+        assert!(job.changed_position <= self.applied, "job {id}: nothing comes from the future");
+        if let Some(grant) = job.state.live_grant() {
+            let agent = self.agents.get(&grant.agent);
+            let incarnation = agent.map(|agent| agent.incarnation());
+            assert!(incarnation >= Some(grant.incarnation), "job {id}: its session has joined");
+        }
+        match &job.state {
+            State::Queued | State::Held => {
+                assert!(job.cancel().is_none(), "job {id}: a cancelled job does not wait");
+                assert!(job.signal().is_none(), "job {id}: nothing to signal while it waits");
+            }
+            State::Unknown(unknown) => {
+                assert!(unknown.since_led_ms <= self.led_ms, "job {id}: unknown since the past");
+            }
+            State::Done(ended) | State::Exit(ended) => {
+                assert!(ended.finish_wall_ms > 0 || self.wall_ms == 0, "job {id}: finish time");
+                assert!(ended.ended_led_ms <= self.led_ms, "job {id}: ended in the past");
+                let late_allowed = ended.late.is_none() || ended.reason.without_word();
+                assert!(late_allowed, "job {id}: late only where nobody had told the end");
+                let invented = ended.reason.without_word() && ended.status.is_some();
+                assert!(!invented, "job {id}: no code is invented (P3)");
+            }
+            State::Dispatched(_) | State::Running(_) | State::Suspended(_) => {}
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Configure: values of the cluster, at the bootstrap and by `docket cluster set`.
+
+use super::book::Ledger;
+use super::outcome::{Outcome, Rejection};
+use super::policy;
+use super::submit::requester;
+use proto::v1;
+
+impl Ledger {
+    /// Without a requester it is the bootstrap of the controller itself.
+    pub(super) fn configure(
+        &mut self,
+        command: &v1::ConfigureCommand,
+    ) -> Result<Outcome, Rejection> {
+        if command.by.is_some() && !requester(command.by.as_ref())?.admin {
+            return Err(Rejection::NotAdmin);
+        }
+        let policy = command.policy.as_ref().map(policy::judge).transpose()?;
+        self.judge_identity(command)?;
+        if let Some(policy) = policy {
+            self.policy = policy;
+        }
+        if let Some(id) = &command.cluster_id {
+            self.cluster_id.clone_from(id);
+        }
+        if let Some(generation) = command.generation {
+            self.generation = generation;
+        }
+        Ok(Outcome::Configured)
+    }
+
+    /// A cluster keeps its id for life; its generation only grows: tokens rely on both.
+    fn judge_identity(&self, command: &v1::ConfigureCommand) -> Result<(), Rejection> {
+        if let Some(id) = &command.cluster_id {
+            if id.is_empty() || id.len() > 128 {
+                return Err(Rejection::malformed("cluster_id", "a cluster id has 1 to 128 bytes"));
+            }
+            if !self.cluster_id.is_empty() && *id != self.cluster_id {
+                let why = format!("this cluster is {} and stays it", self.cluster_id);
+                return Err(Rejection::malformed("cluster_id", why));
+            }
+        }
+        match command.generation {
+            Some(given) if given < self.generation => {
+                let why = format!("{given} given, it is {} already", self.generation);
+                Err(Rejection::malformed("generation", why))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Facts of a keeper's journal. Their seq orders and acknowledges; what they mean decides
+//! (design 3, "Facts are idempotent by meaning").
+
+use super::assign::stale;
+use super::book::Ledger;
+use super::cause::{What, Who};
+use super::exit::{ExitReason, Finish, judge, trim_failure};
+use super::node::NodeFault;
+use super::outcome::{Outcome, Rejection};
+use super::settle::Told;
+use super::state::{Kind, Late, Run, Started, State, Was};
+use proto::{AttemptId, JobId, Seq, v1, v1::fact};
+use std::sync::Arc;
+
+/// Longest end of stderr that is kept, in bytes (design 5, Logs).
+const STDERR_TAIL_MAX: usize = 4096;
+
+/// A node that failed is tried again after this long at first, in led ms; each further failure in
+/// a row doubles it up to the second value, so that it cannot swallow a queue.
+const FAULT_BACKOFF_MS: (u64, u64) = (1_000, 300_000);
+
+/// Who reports, in which session.
+struct Reporter {
+    agent: Arc<str>,
+    incarnation: u64,
+}
+
+/// Whom a fact concerns.
+enum Target {
+    /// This job's present attempt, held by the reporter (or held last, if it has ended).
+    Ours(JobId),
+    /// Nobody any more: counted.
+    NoOp,
+    /// Nobody yet: the keeper has to tell it again later.
+    Later(String),
+}
+
+impl Ledger {
+    pub(super) fn take_facts(&mut self, command: &v1::FactsCommand) -> Result<Outcome, Rejection> {
+        let facts = well_formed(command.facts.as_ref())?;
+        let agent = self
+            .agents
+            .get(command.agent_id.as_str())
+            .ok_or_else(|| Rejection::NoSuchAgent { agent_id: command.agent_id.clone() })?;
+        if *agent.journal != *facts.journal_id {
+            return Ok(stale("the agent has another journal now"));
+        }
+        if command.incarnation > agent.incarnation() {
+            return Ok(stale("that session of the agent has not joined"));
+        }
+        let (agent_id, journal_id) = (Arc::clone(&agent.id), Arc::clone(&agent.journal));
+        if facts.from > agent.high.0.saturating_add(1) {
+            return Ok(Outcome::FactsGap { agent_id, from: Seq(agent.high.0 + 1) });
+        }
+        let reporter = Reporter { agent: Arc::clone(&agent_id), incarnation: command.incarnation };
+        let mut later = Vec::new();
+        for fact in &facts.facts {
+            if let Some(reason) = self.take_fact(&reporter, fact) {
+                self.counters.later += 1;
+                later.push((Seq(fact.seq), reason));
+            }
+        }
+        if let Some(agent) = self.agents.get_mut(&agent_id) {
+            agent.high = agent.high.max(Seq(facts.to));
+        }
+        Ok(Outcome::FactsTaken { agent_id, journal_id, high: Seq(facts.to), later })
+    }
+
+    /// Takes one fact; a text says why it has to be told again later.
+    fn take_fact(&mut self, by: &Reporter, fact: &v1::Fact) -> Option<String> {
+        let (attempt, token) = match &fact.kind {
+            Some(fact::Kind::Start(f)) => (f.attempt.as_ref(), f.token.as_ref()),
+            Some(fact::Kind::Finish(f)) => (f.attempt.as_ref(), f.token.as_ref()),
+            Some(fact::Kind::Refused(f)) => (f.attempt.as_ref(), f.token.as_ref()),
+            None => (None, None),
+        };
+        let id = match self.locate(by, attempt, token) {
+            Target::Ours(id) => id,
+            Target::NoOp => return None,
+            Target::Later(reason) => return Some(reason),
+        };
+        match &fact.kind {
+            Some(fact::Kind::Start(start)) => self.start(by, id, start),
+            Some(fact::Kind::Finish(finish)) => self.finish(by, id, finish),
+            Some(fact::Kind::Refused(refused)) => self.refused(by, id, refused),
+            None => {}
+        }
+        None
+    }
+
+    fn locate(
+        &mut self,
+        by: &Reporter,
+        attempt: Option<&v1::AttemptRef>,
+        token: Option<&v1::Token>,
+    ) -> Target {
+        let (Ok(attempt), Some(token)) = (AttemptId::from_wire(attempt), token) else {
+            self.counters.malformed += 1;
+            return Target::NoOp;
+        };
+        let id = attempt.task.job;
+        if id >= self.next_job_id {
+            return Target::Later(format!("job {id} is not in the ledger yet"));
+        }
+        let Some(job) = self.jobs.job(id) else {
+            self.counters.evicted += 1;
+            return Target::NoOp;
+        };
+        if attempt.task != job.task_id() || attempt.attempt < job.attempt {
+            self.counters.other_attempt += 1;
+            return Target::NoOp;
+        }
+        if attempt.attempt > job.attempt {
+            return Target::Later(format!("attempt {attempt} is not in the ledger yet"));
+        }
+        let Some(grant) = job.grant() else {
+            if job.terminal() {
+                self.counters.after_end += 1;
+                return Target::NoOp;
+            }
+            return Target::Later(format!("the assignment of {attempt} is not in the ledger yet"));
+        };
+        if grant.agent != by.agent {
+            self.counters.wrong_agent += 1;
+            return Target::NoOp;
+        }
+        if (token.generation, token.attempt) != (grant.generation, attempt.attempt) {
+            self.counters.other_attempt += 1;
+            return Target::NoOp;
+        }
+        Target::Ours(id)
+    }
+
+    fn start(&mut self, by: &Reporter, id: JobId, fact: &v1::StartFact) {
+        let Some(job) = self.jobs.job(id) else { return };
+        match (job.kind(), job.started()) {
+            (Kind::Done | Kind::Exit, _) => self.counters.after_end += 1,
+            // A second start is no news, not even of a task that is unknown: the manifest tells.
+            (_, Some(known)) if !known.from_manifest => self.counters.repeated += 1,
+            (Kind::Unknown, Some(_)) | (Kind::Running | Kind::Suspended, _) => {
+                self.complete_start(id, fact);
+            }
+            _ => self.begin_running(by, id, fact),
+        }
+    }
+
+    /// The start was known from a manifest: now its output files are known too.
+    fn complete_start(&mut self, id: JobId, fact: &v1::StartFact) {
+        let started = Started::from_fact(fact);
+        self.update(id, |job| match &mut job.state {
+            State::Running(run) | State::Suspended(run) => run.started = started,
+            State::Unknown(unknown) => match &mut unknown.was {
+                Was::Running(old) | Was::Suspended(old) => *old = started,
+                Was::Dispatched => {}
+            },
+            _ => {}
+        });
+    }
+
+    fn begin_running(&mut self, by: &Reporter, id: JobId, fact: &v1::StartFact) {
+        let started = Started::from_fact(fact);
+        let who = Who::Agent(Arc::clone(&by.agent));
+        let cause = self.cause(who, What::Started { pid: fact.pid });
+        self.update(id, |job| {
+            if let Some(mut grant) = job.state.live_grant().cloned() {
+                grant.incarnation = grant.incarnation.max(by.incarnation);
+                job.state = State::Running(Box::new(Run { grant, started }));
+                job.note(cause);
+            }
+        });
+        self.clear_fault(&by.agent);
+    }
+
+    fn finish(&mut self, by: &Reporter, id: JobId, fact: &v1::FinishFact) {
+        let Some(job) = self.jobs.job(id) else { return };
+        let cancelled_by = job.cancel().map(|cancel| cancel.by.name.clone());
+        let verdict = judge(fact, &job.spec().success_codes, cancelled_by.as_deref());
+        if let Some(ended) = job.state.ended() {
+            if ended.reason.without_word() && ended.late.is_none() {
+                self.note_late(by, id, fact, verdict);
+            } else {
+                self.counters.after_end += 1;
+            }
+            return;
+        }
+        let who = Who::Agent(Arc::clone(&by.agent));
+        match verdict {
+            Finish::Over { done, reason, status } => {
+                let told = self.told(id, fact, done, status);
+                self.end(id, done, reason, told, who);
+                self.clear_fault(&by.agent);
+            }
+            Finish::NodeFault(failure) => {
+                self.note_fault(&by.agent, &failure);
+                self.node_fault(id, failure, who);
+            }
+        }
+    }
+
+    /// A settled task stays as it is; its real outcome is kept beside it (P3, P5).
+    fn note_late(&mut self, by: &Reporter, id: JobId, fact: &v1::FinishFact, verdict: Finish) {
+        self.counters.late_outcomes += 1;
+        let (reason, status) = match verdict {
+            Finish::Over { reason, status, .. } => (reason, status),
+            Finish::NodeFault(failure) => (ExitReason::StartFailed(failure), None),
+        };
+        let what = What::Late { kind: reason.kind(), status };
+        let cause = self.cause(Who::Agent(Arc::clone(&by.agent)), what);
+        let late = Late {
+            reason,
+            status,
+            finish_wall_ms: wall_or(fact.finish_wall_ms, self.wall_ms),
+            position: self.applied,
+        };
+        self.update(id, |job| {
+            if let State::Done(ended) | State::Exit(ended) = &mut job.state {
+                ended.late = Some(Box::new(late));
+            }
+            job.note(cause);
+        });
+    }
+
+    fn refused(&mut self, by: &Reporter, id: JobId, fact: &v1::RefusedFact) {
+        if self.jobs.job(id).is_none_or(|job| job.terminal()) {
+            self.counters.after_end += 1;
+            return;
+        }
+        let failure = fact.failure.as_ref().map(trim_failure).unwrap_or_else(|| v1::StartFailure {
+            step: "order".to_owned(),
+            node_fault: true,
+            ..Default::default()
+        });
+        self.note_fault(&by.agent, &failure);
+        self.node_fault(id, failure, Who::Agent(Arc::clone(&by.agent)));
+    }
+
+    fn told(&self, id: JobId, fact: &v1::FinishFact, done: bool, status: Option<u32>) -> Told {
+        let known = self.jobs.job(id).and_then(|job| job.started());
+        let started = match (&fact.start, known) {
+            // A fact that was taken already is not replaced by what rides along.
+            (_, Some(known)) if !known.from_manifest => None,
+            (Some(start), _) => Some(Started::from_fact(start)),
+            (None, _) => None,
+        };
+        let tail = fact.stderr_tail.len().saturating_sub(STDERR_TAIL_MAX);
+        Told {
+            status,
+            finish_wall_ms: Some(wall_or(fact.finish_wall_ms, self.wall_ms)),
+            started,
+            rusage: fact.rusage,
+            stderr_tail: if done {
+                Vec::new()
+            } else {
+                fact.stderr_tail.get(tail..).unwrap_or_default().to_vec()
+            },
+            stdout_bytes: fact.stdout_bytes,
+            stderr_bytes: fact.stderr_bytes,
+            leftover: fact.leftover,
+        }
+    }
+
+    fn note_fault(&mut self, agent: &str, failure: &v1::StartFailure) {
+        let (led_ms, wall_ms) = (self.led_ms, self.wall_ms);
+        let Some(agent) = self.agents.get_mut(agent) else { return };
+        let count = agent.fault.as_ref().map_or(0, |fault| fault.count).saturating_add(1);
+        let (first, most) = FAULT_BACKOFF_MS;
+        let wait = (first << (count - 1).min(16)).min(most);
+        agent.fault = Some(NodeFault {
+            failure: failure.clone(),
+            count,
+            until_led_ms: led_ms.saturating_add(wait),
+            wall_ms,
+        });
+    }
+
+    /// Something got as far as the user's own steps there: the node works again.
+    fn clear_fault(&mut self, agent: &str) {
+        if let Some(agent) = self.agents.get_mut(agent) {
+            agent.fault = None;
+        }
+    }
+}
+
+fn wall_or(told: u64, own: u64) -> u64 {
+    if told == 0 { own } else { told }
+}
+
+fn well_formed(facts: Option<&v1::Facts>) -> Result<&v1::Facts, Rejection> {
+    let facts = facts.ok_or_else(|| Rejection::malformed("facts", "absent"))?;
+    if facts.from == 0 || facts.to < facts.from || facts.to == u64::MAX {
+        let why = format!("{}..={} is no range of a journal", facts.from, facts.to);
+        return Err(Rejection::malformed("facts", why));
+    }
+    let mut least = facts.from;
+    for fact in &facts.facts {
+        if fact.seq < least || fact.seq > facts.to {
+            let why = format!("fact {} is out of order or range", fact.seq);
+            return Err(Rejection::malformed("facts", why));
+        }
+        least = fact.seq + 1;
+    }
+    Ok(facts)
+}

@@ -1,0 +1,278 @@
+//! The parts of an image: pure field mapping from the ledger's types to the messages.
+
+use super::blobs::Hash;
+use super::cause::{Cause, What, Who};
+use super::exit::ExitReason;
+use super::job::Job;
+use super::node::{Agent, DownWhy, Session};
+use super::state::{Ended, Grant, Kind, Late, Started, State};
+use super::table::Remembered;
+use super::users::User;
+use proto::v1::{self, image_cause, image_record};
+use proto::{AttemptId, JobId};
+use std::collections::BTreeMap;
+
+/// Writes jobs, each blob once before its first use.
+#[derive(Default)]
+pub(super) struct ImageWriter {
+    blobs: BTreeMap<Hash, u64>,
+}
+
+impl ImageWriter {
+    /// The records of one job.
+    pub fn job(&mut self, job: &Job) -> Vec<image_record::Kind> {
+        let mut out = Vec::new();
+        let spec = self.blob(&mut out, &job.spec.hash, &job.spec.bytes);
+        let env = self.blob(&mut out, &job.env.hash, &job.env.data);
+        let stdin = job.stdin.as_ref().map(|stdin| self.blob(&mut out, &stdin.hash, &stdin.data));
+        let mut image = job_image(job);
+        (image.spec, image.env, image.stdin) = (spec, env, stdin);
+        out.push(image_record::Kind::Job(image));
+        out
+    }
+
+    fn blob(&mut self, out: &mut Vec<image_record::Kind>, hash: &Hash, data: &[u8]) -> u64 {
+        let next = self.blobs.len() as u64;
+        *self.blobs.entry(*hash).or_insert_with(|| {
+            let blob = v1::ImageBlob { hash: hash.to_vec(), data: data.to_vec() };
+            out.push(image_record::Kind::Blob(blob));
+            next
+        })
+    }
+}
+
+pub(super) fn user_image(user: &User) -> v1::ImageUser {
+    v1::ImageUser { name: user.name.clone(), uid: user.uid }
+}
+
+pub(super) fn agent_image(agent: &Agent) -> v1::ImageAgent {
+    let wire = |attempts: &mut dyn Iterator<Item = &AttemptId>| {
+        attempts.map(|attempt| attempt.to_wire()).collect()
+    };
+    v1::ImageAgent {
+        join: Some(agent.join.clone()),
+        high: agent.high.0,
+        up_order: agent.up_order.0,
+        session: session_code(agent.session),
+        since_wall_ms: agent.since_wall_ms,
+        judging: agent.judging.as_ref().map(|judging| v1::ImageJudging {
+            at_join: judging.at_join,
+            next_page: judging.next_page,
+            seen: wire(&mut judging.seen.iter()),
+        }),
+        strays: wire(&mut agent.strays.iter()),
+        fault: agent.fault.as_ref().map(|fault| v1::ImageFault {
+            failure: Some(fault.failure.clone()),
+            count: fault.count,
+            until_led_ms: fault.until_led_ms,
+            wall_ms: fault.wall_ms,
+        }),
+    }
+}
+
+fn session_code(session: Session) -> u32 {
+    match session {
+        Session::Joining => 1,
+        Session::Up => 2,
+        Session::Down(DownWhy::Died) => 3,
+        Session::Down(DownWhy::Silent) => 4,
+        Session::Down(DownWhy::Goodbye) => 5,
+        Session::Down(DownWhy::Left) => 6,
+        Session::Down(DownWhy::NewTerm) => 7,
+    }
+}
+
+pub(super) fn kind_code(kind: Kind) -> u32 {
+    match kind {
+        Kind::Queued => 1,
+        Kind::Held => 2,
+        Kind::Dispatched => 3,
+        Kind::Running => 4,
+        Kind::Suspended => 5,
+        Kind::Unknown => 6,
+        Kind::Done => 7,
+        Kind::Exit => 8,
+    }
+}
+
+pub(super) fn request(id: JobId, old: &Remembered) -> v1::ImageRequest {
+    v1::ImageRequest {
+        job: id.0,
+        user: old.by.number,
+        request_id: old.request.to_string(),
+        user_key: old.user_key,
+        submit_wall_ms: old.submit_wall_ms,
+        submit_led_ms: old.submit_led_ms,
+        spec_hash: old.spec.to_vec(),
+        env_hash: old.env.to_vec(),
+        stdin_hash: old.stdin.map(|hash| hash.to_vec()),
+    }
+}
+
+/// Without the numbers of its blobs.
+fn job_image(job: &Job) -> v1::ImageJob {
+    v1::ImageJob {
+        id: job.id.0,
+        user: job.by.number,
+        spec: 0,
+        env: 0,
+        stdin: None,
+        request_id: job.request.to_string(),
+        user_key: job.user_key,
+        submit_wall_ms: job.submit_wall_ms,
+        submit_led_ms: job.submit_led_ms,
+        submit_position: job.submit_position,
+        changed_position: job.changed_position,
+        attempt: job.attempt,
+        priority: job.priority,
+        node_faults: job.node_faults,
+        cancel: job.cancel().map(|cancel| v1::ImageCancel {
+            order: cancel.order.0,
+            user: cancel.by.number,
+            request_id: cancel.request.to_string(),
+            wall_ms: cancel.wall_ms,
+            at_once: cancel.at_once,
+        }),
+        signal: job.signal().map(|signal| v1::ImageSignal {
+            order: signal.order.0,
+            user: signal.by.number,
+            request_id: signal.request.to_string(),
+            signal: signal.signal,
+        }),
+        suspend: job.suspend().map(|suspend| v1::ImageSuspend {
+            order: suspend.order.0,
+            user: suspend.by.number,
+            resume: suspend.resume,
+        }),
+        causes: job.causes.iter().map(cause_image).collect(),
+        causes_dropped: job.causes_dropped,
+        state: kind_code(job.kind()),
+        grant: job.state.grant().map(grant_image),
+        started: job.state.started().map(started_image),
+        unknown: match &job.state {
+            State::Unknown(unknown) => Some(v1::ImageUnknown {
+                was: kind_code(unknown.was.kind()),
+                since_led_ms: unknown.since_led_ms,
+                since_wall_ms: unknown.since_wall_ms,
+                why: unknown.why.to_string(),
+            }),
+            _ => None,
+        },
+        ended: job.state.ended().map(ended_image),
+    }
+}
+
+fn grant_image(grant: &Grant) -> v1::ImageGrant {
+    v1::ImageGrant {
+        agent_id: grant.agent.to_string(),
+        incarnation: grant.incarnation,
+        journal_id: grant.journal.to_vec(),
+        order: grant.order.0,
+        generation: grant.generation,
+        cpus: grant.cpus,
+        mem_bytes: grant.mem_bytes,
+        gpus: grant.gpus,
+        wall_ms: grant.wall_ms,
+    }
+}
+
+fn started_image(started: &Started) -> v1::ImageStarted {
+    v1::ImageStarted { fact: Some(started.fact.clone()), from_manifest: started.from_manifest }
+}
+
+fn ended_image(ended: &Ended) -> v1::ImageEnded {
+    v1::ImageEnded {
+        reason: Some(reason_image(&ended.reason, ended.status)),
+        finish_wall_ms: ended.finish_wall_ms,
+        ended_led_ms: ended.ended_led_ms,
+        position: ended.position,
+        rusage: ended.rusage,
+        stderr_tail: ended.stderr_tail.to_vec(),
+        stdout_bytes: ended.stdout_bytes,
+        stderr_bytes: ended.stderr_bytes,
+        leftover: ended.leftover,
+        late: ended.late.as_deref().map(late_image),
+    }
+}
+
+fn late_image(late: &Late) -> v1::ImageLate {
+    v1::ImageLate {
+        reason: Some(reason_image(&late.reason, late.status)),
+        finish_wall_ms: late.finish_wall_ms,
+        position: late.position,
+    }
+}
+
+fn reason_image(reason: &ExitReason, status: Option<u32>) -> v1::ImageReason {
+    let mut image =
+        v1::ImageReason { kind: reason.kind() as i32, status, ..v1::ImageReason::default() };
+    match reason {
+        ExitReason::Cancelled { by } => image.by.clone_from(by),
+        ExitReason::StartFailed(failure) => image.failure = Some(failure.clone()),
+        ExitReason::UnknownStatus { started_unknown } => image.started_unknown = *started_unknown,
+        _ => {}
+    }
+    image
+}
+
+fn cause_image(cause: &Cause) -> v1::ImageCause {
+    let who = match &cause.who {
+        Who::User(user) => image_cause::Who::User(user.number),
+        Who::Agent(agent) => image_cause::Who::AgentId(agent.to_string()),
+        Who::Controller(id) => image_cause::Who::Controller(*id),
+    };
+    let mut image = v1::ImageCause {
+        position: cause.position,
+        wall_ms: cause.wall_ms,
+        who: Some(who),
+        ..v1::ImageCause::default()
+    };
+    let code = |kind: &Kind| i64::from(kind_code(*kind));
+    image.what = match &cause.what {
+        What::Assigned { agent, attempt } => {
+            (image.text, image.a) = (agent.to_string(), i64::from(*attempt));
+            1
+        }
+        What::Started { pid } => {
+            image.a = i64::from(*pid);
+            2
+        }
+        What::Ended { from, to, kind, status } => {
+            (image.a, image.b, image.status) = (code(from), *kind as i64, *status);
+            if *to == Kind::Done { 3 } else { 4 }
+        }
+        What::NodeFault { step, errno, attempt } => {
+            (image.text, image.a) = (step.to_string(), i64::from(*errno));
+            image.b = i64::from(*attempt);
+            5
+        }
+        What::CancelRequested => 6,
+        What::CancelTooLate => 7,
+        What::SignalRequested { signal } => {
+            image.a = i64::from(*signal);
+            8
+        }
+        What::Unknown { why } => {
+            image.text = why.to_string();
+            9
+        }
+        What::Claimed { to } => {
+            image.a = code(to);
+            10
+        }
+        What::OrderLost => 11,
+        What::Held => 12,
+        What::Released => 13,
+        What::Priority { to } => {
+            image.a = i64::from(*to);
+            14
+        }
+        What::SuspendRequested => 15,
+        What::ResumeRequested => 16,
+        What::Late { kind, status } => {
+            (image.a, image.status) = (*kind as i64, *status);
+            17
+        }
+    };
+    image
+}

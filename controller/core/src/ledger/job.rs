@@ -1,0 +1,240 @@
+//! A job as the ledger keeps it: what was asked, where it stands, and why.
+
+use super::blobs::{Blob, Spec};
+use super::cause::{CAUSES_MAX, Cause};
+use super::request::RequestId;
+use super::state::{Grant, Kind, Started, State, StateName};
+use super::users::User;
+use proto::{AttemptId, JobId, OrderId, TaskId, v1};
+use std::sync::Arc;
+
+/// One job. Everything large in it is shared with its equals.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Job {
+    pub(super) id: JobId,
+    pub(super) by: Arc<User>,
+    pub(super) spec: Arc<Spec>,
+    pub(super) env: Arc<Blob>,
+    pub(super) stdin: Option<Arc<Blob>>,
+    pub(super) request: RequestId,
+    pub(super) submit_wall_ms: u64,
+    pub(super) submit_led_ms: u64,
+    pub(super) submit_position: u64,
+    pub(super) changed_position: u64,
+    pub(super) state: State,
+    pub(super) attempt: u32,
+    pub(super) priority: i32,
+    pub(super) node_faults: u32,
+    pub(super) user_key: bool,
+    pub(super) intents: Option<Box<Intents>>,
+    pub(super) causes: Vec<Cause>,
+    pub(super) causes_dropped: u64,
+}
+
+/// What people asked for that its node has to carry out.
+#[derive(Clone, Default, PartialEq, Debug)]
+pub(super) struct Intents {
+    pub cancel: Option<CancelIntent>,
+    pub signal: Option<SignalRequest>,
+    pub suspend: Option<SuspendIntent>,
+}
+
+/// A cancel that was asked for. It ends the retry policy.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CancelIntent {
+    /// Order id of the kill order.
+    pub order: OrderId,
+    /// Who asked.
+    pub by: Arc<User>,
+    /// By which request.
+    pub request: RequestId,
+    /// When, wall ms.
+    pub wall_ms: u64,
+    /// The job was pending and ended at once.
+    pub at_once: bool,
+}
+
+/// A single signal that was asked for; the newest one counts.
+#[derive(Clone, PartialEq, Debug)]
+pub struct SignalRequest {
+    /// Order id of the order that carries it: it is sent once.
+    pub order: OrderId,
+    /// Who asked.
+    pub by: Arc<User>,
+    /// By which request.
+    pub request: RequestId,
+    /// Signal number, 1 to 64.
+    pub signal: u32,
+}
+
+/// A suspend or resume that was asked for.
+#[derive(Clone, PartialEq, Debug)]
+pub struct SuspendIntent {
+    /// Order id of the order.
+    pub order: OrderId,
+    /// Who asked.
+    pub by: Arc<User>,
+    /// Resume instead of suspend.
+    pub resume: bool,
+}
+
+impl Job {
+    /// Its id.
+    pub fn id(&self) -> JobId {
+        self.id
+    }
+
+    /// Its only task: array jobs do not exist yet.
+    pub fn task_id(&self) -> TaskId {
+        TaskId::plain(self.id)
+    }
+
+    /// The present or last attempt.
+    pub fn attempt_id(&self) -> AttemptId {
+        AttemptId { task: self.task_id(), attempt: self.attempt }
+    }
+
+    /// Number of the present or last attempt, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Fencing token of the present or last attempt, if it was assigned.
+    pub fn token(&self) -> Option<v1::Token> {
+        let grant = self.state.grant()?;
+        Some(v1::Token { generation: grant.generation, attempt: self.attempt })
+    }
+
+    /// Who submitted it.
+    pub fn by(&self) -> &Arc<User> {
+        &self.by
+    }
+
+    /// What to run.
+    pub fn spec(&self) -> &v1::JobSpec {
+        &self.spec.spec
+    }
+
+    /// The same, encoded as submitted.
+    pub fn spec_bytes(&self) -> &[u8] {
+        &self.spec.bytes
+    }
+
+    /// The interned specification with what it asks of a node.
+    pub fn interned_spec(&self) -> &Arc<Spec> {
+        &self.spec
+    }
+
+    /// The encoded environment.
+    pub fn env_bytes(&self) -> &[u8] {
+        &self.env.data
+    }
+
+    /// The input given with the submit.
+    pub fn stdin_bytes(&self) -> Option<&[u8]> {
+        self.stdin.as_ref().map(|blob| &*blob.data)
+    }
+
+    /// The request that submitted it.
+    pub fn request_id(&self) -> &RequestId {
+        &self.request
+    }
+
+    /// When it was submitted, wall ms.
+    pub fn submit_wall_ms(&self) -> u64 {
+        self.submit_wall_ms
+    }
+
+    /// When it was submitted, led ms.
+    pub fn submit_led_ms(&self) -> u64 {
+        self.submit_led_ms
+    }
+
+    /// Log position of its submit.
+    pub fn submit_position(&self) -> u64 {
+        self.submit_position
+    }
+
+    /// Log position of its last change.
+    pub fn changed_position(&self) -> u64 {
+        self.changed_position
+    }
+
+    /// Its state with the data that belongs to it.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The state's discriminant.
+    pub fn kind(&self) -> Kind {
+        self.state.kind()
+    }
+
+    /// The state's name.
+    pub fn state_name(&self) -> StateName {
+        self.kind().name()
+    }
+
+    /// Whether it has ended.
+    pub fn terminal(&self) -> bool {
+        self.kind().terminal()
+    }
+
+    /// The grant of the present or last attempt.
+    pub fn grant(&self) -> Option<&Grant> {
+        self.state.grant()
+    }
+
+    /// The start of the present or last attempt, if it was heard.
+    pub fn started(&self) -> Option<&Started> {
+        self.state.started()
+    }
+
+    /// Its priority: higher goes first.
+    pub fn priority(&self) -> i32 {
+        self.priority
+    }
+
+    /// Attempts closed through no fault of the job.
+    pub fn node_faults(&self) -> u32 {
+        self.node_faults
+    }
+
+    /// The cancel that was asked for.
+    pub fn cancel(&self) -> Option<&CancelIntent> {
+        self.intents.as_ref()?.cancel.as_ref()
+    }
+
+    /// The signal that was asked for.
+    pub fn signal(&self) -> Option<&SignalRequest> {
+        self.intents.as_ref()?.signal.as_ref()
+    }
+
+    /// The suspend or resume that was asked for.
+    pub fn suspend(&self) -> Option<&SuspendIntent> {
+        self.intents.as_ref()?.suspend.as_ref()
+    }
+
+    /// Its last causes, oldest first.
+    pub fn causes(&self) -> &[Cause] {
+        &self.causes
+    }
+
+    /// How many older causes are not kept.
+    pub fn causes_dropped(&self) -> u64 {
+        self.causes_dropped
+    }
+
+    pub(super) fn intents_mut(&mut self) -> &mut Intents {
+        self.intents.get_or_insert_default()
+    }
+
+    pub(super) fn note(&mut self, cause: Cause) {
+        if self.causes.len() >= CAUSES_MAX {
+            self.causes.remove(0);
+            self.causes_dropped += 1;
+        }
+        self.changed_position = cause.position;
+        self.causes.push(cause);
+    }
+}

@@ -1,0 +1,86 @@
+//! AgentUp: a session joins and is the agent's newest from here on.
+
+use super::assign::stale;
+use super::book::Ledger;
+use super::node::{Agent, Session};
+use super::outcome::{Outcome, Rejection};
+use prost::Message as _;
+use proto::{Seq, v1};
+use std::sync::Arc;
+
+/// Agents the ledger keeps: ten times the largest clusters in use; each is about 1 KiB.
+const AGENTS_MAX: usize = 65_536;
+
+/// Largest join, in bytes: labels are words, not documents.
+const JOIN_MAX: usize = 64 * 1024;
+
+impl Ledger {
+    pub(super) fn agent_up(&mut self, command: &v1::AgentUpCommand) -> Result<Outcome, Rejection> {
+        let join = well_formed(command.join.as_ref())?;
+        let journal: Arc<[u8]> = join.journal_id.as_slice().into();
+        if let Some(known) = self.agents.get(join.agent_id.as_str()) {
+            if join.incarnation <= known.incarnation() {
+                let now = known.incarnation();
+                return Ok(stale(format!(
+                    "the agent's session is {now}, not {}",
+                    join.incarnation
+                )));
+            }
+            if known.journal == journal && join.next_seq <= known.high.0 {
+                let next = Seq(join.next_seq);
+                return Err(Rejection::JournalRolledBack { high: known.high, next });
+            }
+        } else if self.agents.len() >= AGENTS_MAX {
+            return Err(Rejection::TooManyAgents { limit: AGENTS_MAX as u64 });
+        }
+        self.enter_session(join, journal);
+        Ok(Outcome::AgentUp)
+    }
+
+    fn enter_session(&mut self, join: &v1::Join, journal: Arc<[u8]>) {
+        let id: Arc<str> = match self.agents.get_key_value(join.agent_id.as_str()) {
+            Some((id, _)) => Arc::clone(id),
+            None => join.agent_id.as_str().into(),
+        };
+        let known = self.agents.remove(&id);
+        // A new journal begins at 1; of the old one nothing more can come.
+        let high = match &known {
+            Some(known) if known.journal == journal => known.high,
+            _ => Seq(0),
+        };
+        let agent = Agent {
+            id: Arc::clone(&id),
+            join: join.clone(),
+            journal,
+            high,
+            up_order: self.order,
+            session: Session::Joining,
+            since_wall_ms: self.wall_ms,
+            judging: None,
+            strays: Vec::new(),
+            fault: known.and_then(|known| known.fault),
+        };
+        self.agents.insert(id, agent);
+    }
+}
+
+fn well_formed(join: Option<&v1::Join>) -> Result<&v1::Join, Rejection> {
+    let join = join.ok_or_else(|| Rejection::malformed("join", "absent"))?;
+    if join.agent_id.is_empty() || join.agent_id.len() > 128 {
+        return Err(Rejection::malformed("join.agent_id", "an agent id has 1 to 128 bytes"));
+    }
+    if join.name.is_empty() || join.name.len() > 255 {
+        return Err(Rejection::malformed("join.name", "a node name has 1 to 255 bytes"));
+    }
+    if join.journal_id.is_empty() || join.journal_id.len() > 64 {
+        return Err(Rejection::malformed("join.journal_id", "a journal id has 1 to 64 bytes"));
+    }
+    if join.incarnation == 0 {
+        return Err(Rejection::malformed("join.incarnation", "sessions count from 1"));
+    }
+    if join.encoded_len() > JOIN_MAX {
+        let why = format!("{} bytes, the limit is {JOIN_MAX}", join.encoded_len());
+        return Err(Rejection::malformed("join", why));
+    }
+    Ok(join)
+}

@@ -1,0 +1,248 @@
+//! Manifest: what an agent says it has, against what the ledger says it should have
+//! (design 3, "Manifest at every join").
+
+use super::assign::stale;
+use super::book::Ledger;
+use super::cause::{What, Who};
+use super::exit::ExitReason;
+use super::job::Job;
+use super::node::{DownWhy, Judging, Session};
+use super::outcome::{ManifestOutcome, Outcome, Rejection};
+use super::settle::Told;
+use super::state::{Grant, Kind, Run, Started, State};
+use proto::{AttemptId, JobId, OrderId, Seq, v1, v1::Phase};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Items of a page (design 3, Reconnect storm).
+const PAGE_ITEMS_MAX: usize = 1000;
+
+/// Strays kept per agent for the operator: a list to look at, not a log.
+const STRAYS_MAX: usize = 1000;
+
+/// What becomes of one item.
+enum Verdict {
+    Claim(JobId),
+    Keep,
+    Kill,
+    Stray,
+    Newer,
+}
+
+impl Ledger {
+    pub(super) fn manifest(&mut self, page: &v1::ManifestCommand) -> Result<Outcome, Rejection> {
+        let attempts = well_formed(page)?;
+        if let Some(what) = self.not_current(&page.agent_id, page.incarnation)? {
+            return Ok(stale(what));
+        }
+        if let Some(what) = self.open_page(page)? {
+            return Ok(stale(what));
+        }
+        let mut outcome = ManifestOutcome::default();
+        for (item, attempt) in page.items.iter().zip(&attempts) {
+            self.judge_item(page, item, *attempt, &mut outcome);
+        }
+        let Some(agent) = self.agents.get_mut(page.agent_id.as_str()) else {
+            return Err(Rejection::NoSuchAgent { agent_id: page.agent_id.clone() });
+        };
+        let room = STRAYS_MAX.saturating_sub(agent.strays.len());
+        agent.strays.extend(outcome.strays.iter().take(room));
+        if let Some(judging) = &mut agent.judging {
+            judging.seen.extend(attempts);
+            judging.next_page += 1;
+        }
+        if page.last {
+            let seen = agent.judging.take().map(|judging| judging.seen).unwrap_or_default();
+            self.judge_missing(page, &seen, &mut outcome);
+            self.open_session(&page.agent_id);
+            outcome.judged = true;
+        }
+        Ok(Outcome::Manifest(outcome))
+    }
+
+    /// Makes the page the next one of its manifest, or says why it cannot be.
+    fn open_page(&mut self, page: &v1::ManifestCommand) -> Result<Option<String>, Rejection> {
+        let Some(agent) = self.agents.get_mut(page.agent_id.as_str()) else {
+            return Err(Rejection::NoSuchAgent { agent_id: page.agent_id.clone() });
+        };
+        if *agent.journal != *page.journal_id {
+            return Ok(Some("the agent has another journal".to_owned()));
+        }
+        match agent.session {
+            Session::Joining | Session::Up | Session::Down(DownWhy::Silent) => {}
+            Session::Down(why) => return Ok(Some(format!("the agent is down: {}", why.as_str()))),
+        }
+        // Judged without its facts, an attempt that has ended would look as if it never came.
+        if page.last_seq > agent.high.0 {
+            return Err(Rejection::FactsNotApplied { high: agent.high, last: Seq(page.last_seq) });
+        }
+        if page.page == 0 {
+            agent.strays.clear();
+            agent.judging =
+                Some(Judging { at_join: page.at_join, next_page: 0, seen: BTreeSet::new() });
+        }
+        let due = agent.judging.as_ref().map(|judging| (judging.next_page, judging.at_join));
+        if due != Some((page.page, page.at_join)) {
+            return Ok(Some(format!("page {} of the manifest is not the next one", page.page)));
+        }
+        Ok(None)
+    }
+
+    fn judge_item(
+        &mut self,
+        page: &v1::ManifestCommand,
+        item: &v1::ManifestItem,
+        attempt: AttemptId,
+        outcome: &mut ManifestOutcome,
+    ) {
+        // Ended attempts travel as facts; a manifest never settles them.
+        if item.phase() == Phase::Ended {
+            return;
+        }
+        match self.verdict(&page.agent_id, item, attempt) {
+            Verdict::Claim(id) => {
+                self.claim(page, item, id);
+                outcome.claimed += 1;
+            }
+            Verdict::Keep => {}
+            Verdict::Kill => outcome.kill.push(attempt),
+            Verdict::Stray => outcome.strays.push(attempt),
+            Verdict::Newer => outcome.newer.push(attempt),
+        }
+    }
+
+    fn verdict(&self, agent_id: &str, item: &v1::ManifestItem, attempt: AttemptId) -> Verdict {
+        let id = attempt.task.job;
+        if id >= self.next_job_id {
+            return Verdict::Stray;
+        }
+        let Some(job) = self.job(id) else { return Verdict::Kill };
+        if attempt.task != job.task_id() {
+            return Verdict::Stray;
+        }
+        if attempt.attempt > job.attempt() {
+            return Verdict::Newer;
+        }
+        if attempt.attempt < job.attempt() || job.terminal() {
+            return Verdict::Kill;
+        }
+        match job.grant() {
+            // Never assigned by this ledger, though the id is known: after a restore only.
+            None => Verdict::Stray,
+            Some(grant) if *grant.agent != *agent_id => Verdict::Kill,
+            Some(grant) if !same_token(grant, item, attempt) => Verdict::Kill,
+            Some(_) if item.phase() == Phase::Unspecified => Verdict::Keep,
+            Some(_) => Verdict::Claim(id),
+        }
+    }
+
+    fn claim(&mut self, page: &v1::ManifestCommand, item: &v1::ManifestItem, id: JobId) {
+        let Some(job) = self.job(id) else { return };
+        let Some(mut grant) = job.grant().cloned() else { return };
+        let before = job.kind();
+        grant.incarnation = page.incarnation;
+        grant.journal = page.journal_id.as_slice().into();
+        let after = claimed(grant, job, item);
+        let to = after.kind();
+        let who = Who::Agent(page.agent_id.as_str().into());
+        let cause = self.cause(who, What::Claimed { to });
+        self.update(id, |job| {
+            job.state = after;
+            if before != to {
+                job.note(cause);
+            }
+        });
+    }
+
+    /// Judges what the ledger has on this agent and the manifest lacks.
+    fn judge_missing(
+        &mut self,
+        page: &v1::ManifestCommand,
+        seen: &BTreeSet<AttemptId>,
+        outcome: &mut ManifestOutcome,
+    ) {
+        let Some(agent) = self.agents.get(page.agent_id.as_str()) else { return };
+        let (up_order, journal) = (agent.up_order, Arc::clone(&agent.journal));
+        for id in self.ids_held_by(&page.agent_id) {
+            let Some(job) = self.job(id) else { continue };
+            let Some(grant) = job.grant() else { continue };
+            let judged = if page.at_join {
+                grant.order < up_order
+            } else {
+                grant.order <= OrderId(page.last_order)
+            };
+            let attempt = job.attempt_id();
+            if !judged || seen.contains(&attempt) {
+                continue;
+            }
+            // An order that the same journal never saw was lost on the way. If it was heard to
+            // run, or the journal is another, the node has lost it: it must not run again.
+            if grant.journal == journal && job.started().is_none() {
+                self.send_again(id, page.incarnation);
+                outcome.resend.push(attempt);
+            } else {
+                let who = self.by_leader();
+                self.end(id, false, ExitReason::Vanished, Told::default(), who);
+                outcome.vanished += 1;
+            }
+        }
+    }
+
+    fn send_again(&mut self, id: JobId, incarnation: u64) {
+        let cause = self.cause(self.by_leader(), What::OrderLost);
+        self.update(id, |job| {
+            if let Some(mut grant) = job.state.live_grant().cloned() {
+                grant.incarnation = incarnation;
+                job.state = State::Dispatched(Box::new(grant));
+                job.note(cause);
+            }
+        });
+    }
+
+    fn open_session(&mut self, agent_id: &str) {
+        let wall_ms = self.wall_ms;
+        if let Some(agent) = self.agents.get_mut(agent_id)
+            && agent.session != Session::Up
+        {
+            agent.session = Session::Up;
+            agent.since_wall_ms = wall_ms;
+        }
+    }
+}
+
+fn same_token(grant: &Grant, item: &v1::ManifestItem, attempt: AttemptId) -> bool {
+    item.token.is_some_and(|token| {
+        (token.generation, token.attempt) == (grant.generation, attempt.attempt)
+    })
+}
+
+/// The state after a claim. A start that was heard is never unheard: a manifest that still says
+/// accepted leaves such a task what it was.
+fn claimed(grant: Grant, job: &Job, item: &v1::ManifestItem) -> State {
+    let started = match (item.phase(), job.started()) {
+        (Phase::Accepted, None) => return State::Dispatched(Box::new(grant)),
+        (_, Some(known)) => known.clone(),
+        (_, None) => Started::from_item(item),
+    };
+    let suspended = match (item.phase(), job.state()) {
+        (Phase::Accepted, State::Unknown(unknown)) => unknown.was.kind() == Kind::Suspended,
+        (Phase::Accepted, state) => state.kind() == Kind::Suspended,
+        (phase, _) => phase == Phase::Suspended,
+    };
+    let run = Box::new(Run { grant, started });
+    if suspended { State::Suspended(run) } else { State::Running(run) }
+}
+
+fn well_formed(page: &v1::ManifestCommand) -> Result<Vec<AttemptId>, Rejection> {
+    if page.items.len() > PAGE_ITEMS_MAX {
+        let why = format!("{} items, a page has at most {PAGE_ITEMS_MAX}", page.items.len());
+        return Err(Rejection::malformed("items", why));
+    }
+    page.items
+        .iter()
+        .map(|item| {
+            AttemptId::from_wire(item.attempt.as_ref())
+                .map_err(|error| Rejection::malformed("items", error.to_string()))
+        })
+        .collect()
+}

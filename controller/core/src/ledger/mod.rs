@@ -1,0 +1,61 @@
+//! The replicated state: jobs, agents, request ids, and the one function that changes them.
+//! It never decides when something happens, only what a log entry means (design 2, 3).
+//! Begin reading with `apply.rs`, then `state.rs` and `moves.rs`.
+
+mod apply;
+mod book;
+mod outcome;
+
+mod cause;
+mod exit;
+mod job;
+mod moves;
+mod state;
+
+mod node;
+mod policy;
+mod request;
+
+mod blobs;
+mod index;
+mod table;
+mod users;
+
+mod assign;
+mod cancel;
+mod configure;
+mod edit;
+mod facts;
+mod join;
+mod loss;
+mod manifest;
+mod settle;
+mod submit;
+mod tick;
+
+mod check;
+mod image;
+mod image_parts;
+mod thaw;
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+pub use apply::order_id;
+pub use blobs::{Ask, Blob, Hash, Spec};
+pub use book::{Counters, Ledger};
+pub use cause::{Cause, What, Who};
+pub use exit::{ExitReason, WaitEnd};
+pub use image::{Frozen, IMAGE_CHUNK_BYTES};
+pub use index::Used;
+pub use job::{CancelIntent, Job, SignalRequest, SuspendIntent};
+pub use moves::{MOVES, Move};
+pub use node::{Agent, DownWhy, NodeFault, Session};
+pub use outcome::{
+    Applied, CancelResult, CancelVerdict, EditResult, ManifestOutcome, Outcome, Rejection,
+};
+pub use request::RequestId;
+pub use state::{Ended, Grant, Kind, Late, Run, Started, State, StateName, Unknown, Was};
+pub use thaw::ImageError;
+pub use users::User;

@@ -1,0 +1,167 @@
+//! A node as the ledger knows it: its agent, the session that counts, its journal, its troubles.
+
+use proto::{AttemptId, OrderId, Seq, v1};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// An agent that joined at least once.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Agent {
+    pub(super) id: Arc<str>,
+    pub(super) join: v1::Join,
+    pub(super) journal: Arc<[u8]>,
+    pub(super) high: Seq,
+    pub(super) up_order: OrderId,
+    pub(super) session: Session,
+    pub(super) since_wall_ms: u64,
+    pub(super) judging: Option<Judging>,
+    pub(super) strays: Vec<AttemptId>,
+    pub(super) fault: Option<NodeFault>,
+}
+
+/// Where the agent's newest session stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Session {
+    /// Joined; its manifest is not judged yet, so it gets no order.
+    Joining,
+    /// Joined and judged: it may get orders.
+    Up,
+    /// Over, or nothing is heard of it.
+    Down(DownWhy),
+}
+
+/// Why an agent is down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DownWhy {
+    /// Its process died: the connection was closed without a goodbye.
+    Died,
+    /// Nothing was heard for `heartbeat_timeout`.
+    Silent,
+    /// It said that it restarts or reconnects.
+    Goodbye,
+    /// It left after a drain.
+    Left,
+    /// A new leader has not heard of it yet.
+    NewTerm,
+}
+
+/// A failure that was the node's: it is kept out of placement and tried again with back-off.
+#[derive(Clone, PartialEq, Debug)]
+pub struct NodeFault {
+    /// What failed last.
+    pub failure: v1::StartFailure,
+    /// How often in a row.
+    pub count: u32,
+    /// Kept out until this led time, ms.
+    pub until_led_ms: u64,
+    /// When it failed last, wall ms.
+    pub wall_ms: u64,
+}
+
+/// A manifest whose pages are coming in.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Judging {
+    pub at_join: bool,
+    pub next_page: u64,
+    pub seen: BTreeSet<AttemptId>,
+}
+
+impl DownWhy {
+    /// In words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DownWhy::Died => "its agent's process died",
+            DownWhy::Silent => "silent",
+            DownWhy::Goodbye => "its agent said goodbye",
+            DownWhy::Left => "it left",
+            DownWhy::NewTerm => "not heard since the leader changed",
+        }
+    }
+}
+
+impl Agent {
+    /// Its stable id.
+    pub fn id(&self) -> &Arc<str> {
+        &self.id
+    }
+
+    /// The node's name.
+    pub fn name(&self) -> &str {
+        &self.join.name
+    }
+
+    /// Its newest session's number.
+    pub fn incarnation(&self) -> u64 {
+        self.join.incarnation
+    }
+
+    /// The random id of its process.
+    pub fn process_id(&self) -> &[u8] {
+        &self.join.process_id
+    }
+
+    /// The id of its keeper's journal.
+    pub fn journal_id(&self) -> &Arc<[u8]> {
+        &self.journal
+    }
+
+    /// Highest fact of that journal that the ledger took.
+    pub fn high(&self) -> Seq {
+        self.high
+    }
+
+    /// Order id of the join of its newest session: attempts assigned before it are judged.
+    pub fn up_order(&self) -> OrderId {
+        self.up_order
+    }
+
+    /// Its newest join.
+    pub fn join(&self) -> &v1::Join {
+        &self.join
+    }
+
+    /// Cpus it offers.
+    pub fn cpus(&self) -> u32 {
+        self.join.resources.as_ref().map_or(0, |r| r.cpus)
+    }
+
+    /// Memory it offers, in bytes.
+    pub fn mem_bytes(&self) -> u64 {
+        self.join.resources.as_ref().map_or(0, |r| r.mem_bytes)
+    }
+
+    /// GPUs it offers.
+    pub fn gpus(&self) -> u32 {
+        self.join.resources.as_ref().map_or(0, |r| r.gpus)
+    }
+
+    /// Value of a label.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.join.resources.as_ref()?.labels.get(key).map(String::as_str)
+    }
+
+    /// Where its newest session stands.
+    pub fn session(&self) -> Session {
+        self.session
+    }
+
+    /// Since when, wall ms.
+    pub fn since_wall_ms(&self) -> u64 {
+        self.since_wall_ms
+    }
+
+    /// Attempts it has of which the ledger knows nothing, of its newest manifest.
+    pub fn strays(&self) -> &[AttemptId] {
+        &self.strays
+    }
+
+    /// The fault that keeps it out of placement, if its time is not over.
+    pub fn kept_out(&self, led_ms: u64) -> Option<&NodeFault> {
+        self.fault.as_ref().filter(|fault| fault.until_led_ms > led_ms)
+    }
+
+    /// Its last fault, until something ran there again.
+    pub fn fault(&self) -> Option<&NodeFault> {
+        self.fault.as_ref()
+    }
+}

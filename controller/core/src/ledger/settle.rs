@@ -1,0 +1,171 @@
+//! The ends: how a task becomes terminal, how an attempt is closed for another, how a job leaves.
+
+use super::book::Ledger;
+use super::cause::{Cause, What, Who};
+use super::exit::ExitReason;
+use super::job::Job;
+use super::request::{REMEMBERED_MAX, REQUEST_WINDOW_MS};
+use super::state::{Ended, Started, State};
+use super::table::{Remembered, Slot};
+use proto::{JobId, v1};
+use std::sync::Arc;
+
+/// Attempts that may be closed through no fault of the job before it ends `start-failed`
+/// (design 3, Fences and retries).
+pub(super) const NODE_FAULTS_MAX: u32 = 5;
+
+/// Most evictions beside one command, so that no entry takes long; a Tick does the rest.
+const EVICTIONS_PER_COMMAND: u32 = 1000;
+
+/// What its node told about an end, beside the reason.
+#[derive(Default)]
+pub(super) struct Told {
+    pub status: Option<u32>,
+    pub finish_wall_ms: Option<u64>,
+    pub started: Option<Started>,
+    pub rusage: Option<v1::Rusage>,
+    pub stderr_tail: Vec<u8>,
+    pub stdout_bytes: u64,
+    pub stderr_bytes: u64,
+    pub leftover: u32,
+}
+
+impl Ledger {
+    /// Ends a live task.
+    pub(super) fn end(&mut self, id: JobId, done: bool, reason: ExitReason, told: Told, who: Who) {
+        let (applied, wall_ms, led_ms) = (self.applied, self.wall_ms, self.led_ms);
+        let mut cause = self.cause(who, What::CancelTooLate);
+        self.update(id, |job| {
+            let too_late =
+                job.cancel().is_some() && !matches!(reason, ExitReason::Cancelled { .. });
+            let (kind, status, from) = (reason.kind(), told.status, job.kind());
+            let heard = job.state.started().is_some();
+            let fast_start = told.started.as_ref().filter(|_| !heard).map(|s| s.fact.pid);
+            let ended = Box::new(Ended {
+                reason,
+                status,
+                finish_wall_ms: told.finish_wall_ms.unwrap_or(wall_ms),
+                ended_led_ms: led_ms,
+                position: applied,
+                grant: job.state.grant().cloned(),
+                started: told.started.or_else(|| job.state.started().cloned()),
+                rusage: told.rusage,
+                stderr_tail: told.stderr_tail.into(),
+                stdout_bytes: told.stdout_bytes,
+                stderr_bytes: told.stderr_bytes,
+                leftover: told.leftover,
+                late: None,
+            });
+            job.state = if done { State::Done(ended) } else { State::Exit(ended) };
+            // A fast job's start comes with its end.
+            if let Some(pid) = fast_start {
+                job.note(Cause { what: What::Started { pid }, ..cause.clone() });
+            }
+            if too_late {
+                job.note(cause.clone());
+            }
+            cause.what = What::Ended { from, to: job.kind(), kind, status };
+            job.note(cause);
+        });
+    }
+
+    /// Closes an attempt that failed through no fault of the job: the next one is queued, at most
+    /// [`NODE_FAULTS_MAX`] times. A cancel that was asked for ends it instead.
+    pub(super) fn node_fault(&mut self, id: JobId, failure: v1::StartFailure, who: Who) {
+        self.counters.node_faults += 1;
+        let cause_who = who.clone();
+        let Some(job) = self.job(id) else { return };
+        if let Some(cancel) = job.cancel() {
+            let reason = ExitReason::Cancelled { by: cancel.by.name.clone() };
+            return self.end(id, false, reason, Told::default(), who);
+        }
+        // A task that was heard to start may have had effects: it is not started again here.
+        if job.node_faults >= NODE_FAULTS_MAX || job.started().is_some() {
+            return self.end(id, false, ExitReason::StartFailed(failure), Told::default(), who);
+        }
+        let what = What::NodeFault {
+            step: failure.step.as_str().into(),
+            errno: failure.errno,
+            attempt: job.attempt,
+        };
+        let cause = self.cause(cause_who, what);
+        self.update(id, |job| {
+            job.state = State::Queued;
+            job.attempt = job.attempt.saturating_add(1);
+            job.node_faults += 1;
+            job.intents = None;
+            job.note(cause);
+        });
+    }
+
+    /// Lets the least recently finished jobs go while there are more than `max_completed`.
+    pub(super) fn evict_beyond_limit(&mut self) {
+        for _ in 0..EVICTIONS_PER_COMMAND {
+            if self.completed() <= self.policy.max_completed || !self.evict_oldest() {
+                return;
+            }
+        }
+    }
+
+    /// Jobs that have ended and are kept.
+    pub(super) fn completed(&self) -> u64 {
+        self.index.ended.len() as u64
+    }
+
+    /// Evicts the job that ended first; false if none has ended.
+    pub(super) fn evict_oldest(&mut self) -> bool {
+        let Some((_, _, id)) = self.index.ended.first().copied() else { return false };
+        if let Some(job) = self.job(id).cloned() {
+            self.evict(&job);
+        }
+        true
+    }
+
+    fn evict(&mut self, job: &Job) {
+        self.counters.evictions += 1;
+        self.index.remove(job);
+        Ledger::release_content(&mut self.specs, &mut self.blobs, job);
+        if job.submit_led_ms.saturating_add(REQUEST_WINDOW_MS) <= self.led_ms {
+            self.index.requests.remove(&(job.by.number, job.request.clone()));
+            self.jobs.put(job.id, Slot::Empty);
+            return;
+        }
+        self.index.remembered.insert(job.id);
+        let remembered = Remembered {
+            by: Arc::clone(&job.by),
+            request: job.request.clone(),
+            user_key: job.user_key,
+            submit_wall_ms: job.submit_wall_ms,
+            submit_led_ms: job.submit_led_ms,
+            spec: job.spec.hash,
+            env: job.env.hash,
+            stdin: job.stdin.as_ref().map(|blob| blob.hash),
+        };
+        self.jobs.put(job.id, Slot::Request(Arc::new(remembered)));
+        if self.index.remembered.len() > REMEMBERED_MAX {
+            self.forget_early();
+        }
+    }
+
+    /// Forgets the oldest remembered request; false if there is none.
+    pub(super) fn forget_oldest(&mut self) -> bool {
+        let Some(id) = self.index.remembered.pop_first() else { return false };
+        if let Some(old) = self.jobs.remembered(id) {
+            self.index.requests.remove(&(old.by.number, old.request.clone()));
+        }
+        self.jobs.put(id, Slot::Empty);
+        true
+    }
+
+    /// Forgets before the window is over, for want of room. Ids that were generated before that
+    /// submit are refused from now on, so nothing is done twice.
+    fn forget_early(&mut self) {
+        let oldest = self.index.remembered.first().and_then(|id| self.jobs.remembered(*id));
+        if let Some(old) = oldest {
+            let made = old.request.made_at_wall_ms().unwrap_or(0).min(old.submit_wall_ms);
+            self.request_floor_wall_ms =
+                self.request_floor_wall_ms.max(made.saturating_add(1)).min(self.wall_ms);
+        }
+        self.forget_oldest();
+    }
+}

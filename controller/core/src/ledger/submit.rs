@@ -1,0 +1,239 @@
+//! Submit: a request becomes a job, once per request id.
+
+use super::apply::Incoming;
+use super::blobs::{Blob, Hash, Interned, Spec};
+use super::book::Ledger;
+use super::job::Job;
+use super::outcome::{Outcome, Rejection};
+use super::request::{REQUEST_ID_MAX, REQUEST_WINDOW_MS, RequestId};
+use super::state::State;
+use super::table::Slot;
+use super::users::{USER_NAME_MAX, User};
+use proto::{JobId, TaskId, v1};
+use std::sync::Arc;
+
+/// Largest encoded specification, in bytes (design 7, Limits).
+const SPEC_MAX: usize = 1024 * 1024;
+
+/// Largest encoded environment or input, in bytes: a proposal carries at most this much alone.
+const BLOB_MAX: usize = 4 * 1024 * 1024;
+
+/// Priorities that may be asked for.
+pub(super) const PRIORITY: std::ops::RangeInclusive<i32> = -1000..=1000;
+
+/// Names of a submit's content.
+struct Content {
+    spec: Hash,
+    env: Hash,
+    stdin: Option<Hash>,
+}
+
+impl Ledger {
+    pub(super) fn submit(
+        &mut self,
+        command: &v1::SubmitCommand,
+        blobs: &Incoming<'_>,
+    ) -> Result<Outcome, Rejection> {
+        let by = requester(command.by.as_ref())?;
+        let request = request_id(&command.request_id)?;
+        let content = Content::of(command)?;
+        let user = self.users.find(&by.user, by.uid);
+        if let Some(user) = &user
+            && let Some(first) = self.index.requests.get(&(user.number, request.clone())).copied()
+        {
+            return match self.content_of(first) {
+                Some(old) if old.equals(&content) => {
+                    Ok(Outcome::Submitted { job: first, repeated: true })
+                }
+                _ => Err(Rejection::KeyReused { first }),
+            };
+        }
+        if !command.user_key {
+            self.refuse_expired(&request)?;
+        }
+        let spec = self.spec_blob(content.spec, blobs)?;
+        judge_spec(&spec.spec, content.stdin.is_some())?;
+        let env = self.blob("env_hash", content.env, blobs)?;
+        let stdin = content.stdin.map(|hash| self.blob("stdin_hash", hash, blobs)).transpose()?;
+        if self.live() >= self.policy.max_queue {
+            return Err(Rejection::QueueFull { limit: self.policy.max_queue });
+        }
+        let user = user.unwrap_or_else(|| self.users.intern(&by.user, by.uid));
+        let job = self.enter(user, request, command.user_key, spec, env, stdin);
+        Ok(Outcome::Submitted { job, repeated: false })
+    }
+
+    fn enter(
+        &mut self,
+        by: Arc<User>,
+        request: RequestId,
+        user_key: bool,
+        spec: Arc<Spec>,
+        env: Arc<Blob>,
+        stdin: Option<Arc<Blob>>,
+    ) -> JobId {
+        let id = self.next_job_id;
+        self.next_job_id = JobId(id.0 + 1);
+        self.specs.hold(spec.hash, &spec);
+        self.blobs.hold(env.hash, &env);
+        if let Some(stdin) = &stdin {
+            self.blobs.hold(stdin.hash, stdin);
+        }
+        self.index.requests.insert((by.number, request.clone()), id);
+        let job = Job {
+            id,
+            by,
+            state: if spec.spec.hold { State::Held } else { State::Queued },
+            priority: spec.spec.priority,
+            spec,
+            env,
+            stdin,
+            request,
+            user_key,
+            submit_wall_ms: self.wall_ms,
+            submit_led_ms: self.led_ms,
+            submit_position: self.applied,
+            changed_position: self.applied,
+            attempt: 1,
+            node_faults: 0,
+            intents: None,
+            causes: Vec::new(),
+            causes_dropped: 0,
+        };
+        self.index.add(&job);
+        self.jobs.put(id, Slot::Job(Arc::new(job)));
+        self.changed.insert(TaskId::plain(id));
+        id
+    }
+
+    /// The names of what a remembered request submitted.
+    fn content_of(&self, id: JobId) -> Option<Content> {
+        if let Some(job) = self.job(id) {
+            return Some(Content {
+                spec: job.spec.hash,
+                env: job.env.hash,
+                stdin: job.stdin.as_ref().map(|blob| blob.hash),
+            });
+        }
+        let old = self.jobs.remembered(id)?;
+        Some(Content { spec: old.spec, env: old.env, stdin: old.stdin })
+    }
+
+    /// A generated id that is older than the memory of requests and not in it may have had an
+    /// effect that was forgotten: doing it again could be the second time.
+    fn refuse_expired(&self, request: &RequestId) -> Result<(), Rejection> {
+        let oldest = self.wall_ms.saturating_sub(REQUEST_WINDOW_MS).max(self.request_floor_wall_ms);
+        match request.made_at_wall_ms() {
+            Some(made) if made < oldest => Err(Rejection::RequestExpired),
+            _ => Ok(()),
+        }
+    }
+
+    fn spec_blob(&self, hash: Hash, blobs: &Incoming<'_>) -> Result<Arc<Spec>, Rejection> {
+        if let Some(spec) = self.specs.get(&hash) {
+            return Ok(spec);
+        }
+        let data = incoming("spec_hash", &hash, SPEC_MAX, blobs)?;
+        let spec = Spec::decode(hash, data)
+            .map_err(|error| Rejection::malformed("spec", error.to_string()))?;
+        Ok(Arc::new(spec))
+    }
+
+    fn blob(
+        &self,
+        field: &'static str,
+        hash: Hash,
+        blobs: &Incoming<'_>,
+    ) -> Result<Arc<Blob>, Rejection> {
+        if let Some(blob) = self.blobs.get(&hash) {
+            return Ok(blob);
+        }
+        let data = incoming(field, &hash, BLOB_MAX, blobs)?;
+        Ok(Arc::new(Blob { hash, data: data.into() }))
+    }
+
+    /// Lets go of what a job shared.
+    pub(super) fn release_content(
+        specs: &mut Interned<Spec>,
+        blobs: &mut Interned<Blob>,
+        job: &Job,
+    ) {
+        specs.release(&job.spec.hash);
+        blobs.release(&job.env.hash);
+        if let Some(stdin) = &job.stdin {
+            blobs.release(&stdin.hash);
+        }
+    }
+}
+
+impl Content {
+    fn of(command: &v1::SubmitCommand) -> Result<Content, Rejection> {
+        Ok(Content {
+            spec: hash("spec_hash", &command.spec_hash)?,
+            env: hash("env_hash", &command.env_hash)?,
+            stdin: command.stdin_hash.as_ref().map(|h| hash("stdin_hash", h)).transpose()?,
+        })
+    }
+
+    fn equals(&self, other: &Content) -> bool {
+        (self.spec, self.env, self.stdin) == (other.spec, other.env, other.stdin)
+    }
+}
+
+fn hash(field: &'static str, bytes: &[u8]) -> Result<Hash, Rejection> {
+    Hash::try_from(bytes)
+        .map_err(|_| Rejection::malformed(field, format!("{} bytes, a hash has 32", bytes.len())))
+}
+
+fn incoming<'a>(
+    field: &'static str,
+    hash: &Hash,
+    max: usize,
+    blobs: &Incoming<'a>,
+) -> Result<&'a [u8], Rejection> {
+    let data = blobs.get(hash.as_slice()).copied().ok_or_else(|| {
+        Rejection::malformed(field, "its blob is neither in the proposal nor in the ledger")
+    })?;
+    if data.len() > max {
+        let why = format!("{} bytes, the limit is {max}", data.len());
+        return Err(Rejection::malformed(field, why));
+    }
+    Ok(data)
+}
+
+/// Checks an identity; the edge decided it, so a missing one is a fault of the proposer.
+pub(super) fn requester(by: Option<&v1::Requester>) -> Result<&v1::Requester, Rejection> {
+    match by {
+        Some(by) if !by.user.is_empty() && by.user.len() <= USER_NAME_MAX => Ok(by),
+        Some(_) => Err(Rejection::malformed("by.user", "a user name has 1 to 256 bytes")),
+        None => Err(Rejection::malformed("by", "who asks is missing")),
+    }
+}
+
+/// Reads a request id.
+pub(super) fn request_id(text: &str) -> Result<RequestId, Rejection> {
+    if text.is_empty() || text.len() > REQUEST_ID_MAX {
+        let why = format!("{} bytes, a request id has 1 to {REQUEST_ID_MAX}", text.len());
+        return Err(Rejection::malformed("request_id", why));
+    }
+    Ok(RequestId::parse(text))
+}
+
+/// What the state machine relies on in a specification; the edge validates the rest.
+fn judge_spec(spec: &v1::JobSpec, has_stdin_blob: bool) -> Result<(), Rejection> {
+    if spec.cpus == 0 {
+        return Err(Rejection::malformed("spec.cpus", "0 given, at least 1 is needed"));
+    }
+    if !PRIORITY.contains(&spec.priority) {
+        let why = format!("{} given, allowed are -1000 to 1000", spec.priority);
+        return Err(Rejection::malformed("spec.priority", why));
+    }
+    if spec.argv.is_empty() && spec.script.is_none() {
+        return Err(Rejection::malformed("spec.argv", "neither a command nor a script"));
+    }
+    if spec.has_stdin != has_stdin_blob {
+        let why = "has_stdin and the stdin blob contradict each other";
+        return Err(Rejection::malformed("spec.has_stdin", why));
+    }
+    Ok(())
+}

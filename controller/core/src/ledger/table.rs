@@ -1,0 +1,154 @@
+//! The job table: a vector in pages of 64 behind `Arc`. Ids are dense, so a page is found by
+//! arithmetic; a reader or a snapshot holds pages, and only what it holds is copied on write.
+
+use super::blobs::Hash;
+use super::job::Job;
+use super::request::RequestId;
+use super::users::User;
+use proto::JobId;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Slots of a page.
+pub(super) const PAGE: usize = 64;
+
+/// What stands under an id.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(super) enum Slot {
+    /// Evicted, and forgotten.
+    #[default]
+    Empty,
+    /// A job.
+    Job(Arc<Job>),
+    /// Evicted; its request id is still remembered.
+    Request(Arc<Remembered>),
+}
+
+/// A request id whose job was evicted within the window.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Remembered {
+    pub by: Arc<User>,
+    pub request: RequestId,
+    pub user_key: bool,
+    pub submit_wall_ms: u64,
+    pub submit_led_ms: u64,
+    pub spec: Hash,
+    pub env: Hash,
+    pub stdin: Option<Hash>,
+}
+
+type Page = [Slot; PAGE];
+
+/// Slots by id. Leading pages without content are dropped.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Table {
+    first_page: u64,
+    pages: VecDeque<Arc<Page>>,
+}
+
+impl Table {
+    fn place(&self, id: JobId) -> Option<(usize, usize)> {
+        let page = (id.0 / PAGE as u64).checked_sub(self.first_page)?;
+        Some((usize::try_from(page).ok()?, (id.0 % PAGE as u64) as usize))
+    }
+
+    fn slot(&self, id: JobId) -> Option<&Slot> {
+        let (page, slot) = self.place(id)?;
+        self.pages.get(page)?.get(slot)
+    }
+
+    /// The job of that id.
+    pub fn job(&self, id: JobId) -> Option<&Job> {
+        match self.slot(id)? {
+            Slot::Job(job) => Some(job),
+            _ => None,
+        }
+    }
+
+    /// The job of that id, to be changed: copied first if anybody else holds it.
+    pub fn job_mut(&mut self, id: JobId) -> Option<&mut Job> {
+        let (page, slot) = self.place(id)?;
+        match Arc::make_mut(self.pages.get_mut(page)?).get_mut(slot)? {
+            Slot::Job(job) => Some(Arc::make_mut(job)),
+            _ => None,
+        }
+    }
+
+    /// The remembered request of an evicted job.
+    pub fn remembered(&self, id: JobId) -> Option<&Remembered> {
+        match self.slot(id)? {
+            Slot::Request(request) => Some(request),
+            _ => None,
+        }
+    }
+
+    /// Puts something under an id; ids are used in growing order, apart from replacements.
+    pub fn put(&mut self, id: JobId, content: Slot) {
+        let page_number = id.0 / PAGE as u64;
+        if self.pages.is_empty() {
+            self.first_page = page_number;
+        }
+        while self.first_page + self.pages.len() as u64 <= page_number {
+            self.pages.push_back(Arc::new(std::array::from_fn(|_| Slot::Empty)));
+        }
+        if let Some((page, slot)) = self.place(id)
+            && let Some(page) = self.pages.get_mut(page)
+            && let Some(slot) = Arc::make_mut(page).get_mut(slot)
+        {
+            *slot = content;
+        }
+        self.trim();
+    }
+
+    fn trim(&mut self) {
+        while self.pages.len() > 1
+            && let Some(page) = self.pages.front()
+            && page.iter().all(|slot| *slot == Slot::Empty)
+        {
+            self.pages.pop_front();
+            self.first_page += 1;
+        }
+    }
+
+    /// The highest id under which something stands.
+    pub fn newest(&self) -> Option<JobId> {
+        let number = self.first_page + self.pages.len().checked_sub(1)? as u64;
+        let slot = self.pages.back()?.iter().rposition(|slot| *slot != Slot::Empty)?;
+        Some(JobId(number * PAGE as u64 + slot as u64))
+    }
+
+    /// All slots that hold something, in id order.
+    pub fn slots(&self) -> impl Iterator<Item = (JobId, &Slot)> {
+        let first = self.first_page;
+        self.pages.iter().zip(first..).flat_map(|(page, number)| {
+            page.iter()
+                .zip(number * PAGE as u64..)
+                .filter(|(slot, _)| **slot != Slot::Empty)
+                .map(|(slot, id)| (JobId(id), slot))
+        })
+    }
+
+    /// Jobs with an id below the given one, newest first.
+    pub fn jobs_below(&self, below: JobId) -> impl Iterator<Item = &Job> {
+        let count = match below.0.checked_sub(self.first_page * PAGE as u64) {
+            None => 0,
+            Some(ids) => usize::try_from(ids.div_ceil(PAGE as u64)).unwrap_or(usize::MAX),
+        };
+        self.pages
+            .iter()
+            .take(count)
+            .rev()
+            .flat_map(|page| page.iter().rev())
+            .filter_map(|slot| match slot {
+                Slot::Job(job) => Some(&**job),
+                _ => None,
+            })
+            .filter(move |job| job.id() < below)
+    }
+
+    /// Whether the two share every page: nothing was copied.
+    #[cfg(test)]
+    pub fn shared_pages(&self, other: &Table) -> usize {
+        self.pages.iter().zip(&other.pages).filter(|(a, b)| Arc::ptr_eq(a, b)).count()
+    }
+}

@@ -1,0 +1,484 @@
+//! Reading an image back. What can be derived is derived again; what contradicts itself is refused.
+
+use super::blobs::{Blob, Hash, Spec};
+use super::book::{Counters, Ledger};
+use super::cause::{Cause, What, Who};
+use super::exit::ExitReason;
+use super::image::IMAGE_FORMAT;
+use super::image_parts::kind_code;
+use super::index::Indexes;
+use super::job::{CancelIntent, Intents, Job, SignalRequest, SuspendIntent};
+use super::node::{Agent, DownWhy, Judging, NodeFault, Session};
+use super::request::RequestId;
+use super::state::{Ended, Grant, Kind, Late, Run, Started, State, Unknown, Was};
+use super::table::{Remembered, Slot};
+use super::users::User;
+use prost::Message as _;
+use proto::v1::{self, ExitKind, image_cause, image_record};
+use proto::{AttemptId, JobId, OrderId, Seq};
+use std::sync::Arc;
+
+/// Why an image cannot be read. The caller falls back to the older snapshot.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+pub enum ImageError {
+    /// A chunk is no chunk.
+    #[error("chunk {chunk} of the ledger image cannot be decoded: {error}")]
+    Undecodable {
+        /// Which, from 0.
+        chunk: u64,
+        /// What the decoder said.
+        error: String,
+    },
+    /// It was written by a newer program.
+    #[error("the ledger image has format {found}, this program reads up to {known}; upgrade it")]
+    Newer {
+        /// Its format.
+        found: u32,
+        /// What this program reads.
+        known: u32,
+    },
+    /// A record is missing or says what cannot be.
+    #[error("record {record} of the ledger image is broken: {what}")]
+    Broken {
+        /// Which, from 0.
+        record: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+impl Ledger {
+    /// The ledger of an image.
+    pub fn thaw(chunks: impl Iterator<Item = Vec<u8>>) -> Result<Ledger, ImageError> {
+        let mut reader = Reader::default();
+        for (number, chunk) in (0u64..).zip(chunks) {
+            let chunk = v1::ImageChunk::decode(chunk.as_slice()).map_err(|error| {
+                ImageError::Undecodable { chunk: number, error: error.to_string() }
+            })?;
+            for record in chunk.records {
+                reader.take(record)?;
+                reader.records += 1;
+            }
+        }
+        reader.finish()
+    }
+}
+
+#[derive(Default)]
+struct Reader {
+    ledger: Ledger,
+    blobs: Vec<(Hash, Vec<u8>)>,
+    headed: bool,
+    ended: bool,
+    records: u64,
+}
+
+type Broken = &'static str;
+
+impl Reader {
+    fn take(&mut self, record: v1::ImageRecord) -> Result<(), ImageError> {
+        let broken = |what| ImageError::Broken { record: self.records, what };
+        let kind = record.kind.ok_or_else(|| broken("a record without content"))?;
+        match kind {
+            image_record::Kind::Head(head) if !self.headed => return self.head(head),
+            _ if !self.headed => return Err(broken("the head does not come first")),
+            _ if self.ended => return Err(broken("something follows the end")),
+            _ => {}
+        }
+        let result = match kind {
+            image_record::Kind::Head(_) => Err("a second head"),
+            image_record::Kind::User(user) => {
+                self.ledger.users.intern(&user.name, user.uid);
+                Ok(())
+            }
+            image_record::Kind::Agent(agent) => self.agent(agent),
+            image_record::Kind::Blob(blob) => self.blob(blob),
+            image_record::Kind::Job(job) => self.job(&job),
+            image_record::Kind::Request(request) => self.request(&request),
+            image_record::Kind::End(end) => {
+                self.ended = end.records == self.records;
+                if self.ended { Ok(()) } else { Err("records are missing before the end") }
+            }
+        };
+        result.map_err(|what| ImageError::Broken { record: self.records, what })
+    }
+
+    fn finish(mut self) -> Result<Ledger, ImageError> {
+        if !self.ended {
+            return Err(ImageError::Broken { record: self.records, what: "the end is missing" });
+        }
+        self.ledger.index = Indexes::of(&self.ledger.jobs);
+        Ok(self.ledger)
+    }
+
+    fn head(&mut self, head: v1::ImageHead) -> Result<(), ImageError> {
+        let broken = |what| ImageError::Broken { record: 0, what };
+        if head.format != IMAGE_FORMAT {
+            return Err(ImageError::Newer { found: head.format, known: IMAGE_FORMAT });
+        }
+        self.headed = true;
+        let ledger = &mut self.ledger;
+        ledger.applied = head.applied;
+        ledger.wall_ms = head.wall_ms;
+        ledger.led_ms = head.led_ms;
+        ledger.term = head.term;
+        ledger.leader = head.leader;
+        ledger.term_led_ms = head.term_led_ms;
+        ledger.cluster_id = head.cluster_id;
+        ledger.generation = head.generation;
+        ledger.next_job_id = JobId(head.next_job_id);
+        ledger.policy = head.policy.ok_or_else(|| broken("a head without policy"))?;
+        ledger.request_floor_wall_ms = head.request_floor_wall_ms;
+        ledger.counters = Counters::from_map(&head.counters);
+        Ok(())
+    }
+
+    fn blob(&mut self, blob: v1::ImageBlob) -> Result<(), Broken> {
+        let hash = Hash::try_from(blob.hash.as_slice()).map_err(|_| "a hash has 32 bytes")?;
+        self.blobs.push((hash, blob.data));
+        Ok(())
+    }
+
+    fn agent(&mut self, image: v1::ImageAgent) -> Result<(), Broken> {
+        let join = image.join.ok_or("an agent without join")?;
+        let id: Arc<str> = join.agent_id.as_str().into();
+        let agent = Agent {
+            id: Arc::clone(&id),
+            journal: join.journal_id.as_slice().into(),
+            join,
+            high: Seq(image.high),
+            up_order: OrderId(image.up_order),
+            session: session(image.session)?,
+            since_wall_ms: image.since_wall_ms,
+            judging: image.judging.map(judging).transpose()?,
+            strays: image.strays.iter().map(attempt).collect::<Result<_, _>>()?,
+            fault: image.fault.map(fault).transpose()?,
+        };
+        self.ledger.agents.insert(id, agent);
+        Ok(())
+    }
+
+    fn request(&mut self, image: &v1::ImageRequest) -> Result<(), Broken> {
+        let id = self.next_id(image.job)?;
+        let hash = |bytes: &[u8]| Hash::try_from(bytes).map_err(|_| "a hash has 32 bytes");
+        let remembered = Remembered {
+            by: self.user(image.user)?,
+            request: RequestId::parse(&image.request_id),
+            user_key: image.user_key,
+            submit_wall_ms: image.submit_wall_ms,
+            submit_led_ms: image.submit_led_ms,
+            spec: hash(&image.spec_hash)?,
+            env: hash(&image.env_hash)?,
+            stdin: image.stdin_hash.as_deref().map(hash).transpose()?,
+        };
+        self.ledger.jobs.put(id, Slot::Request(Arc::new(remembered)));
+        Ok(())
+    }
+
+    fn job(&mut self, image: &v1::ImageJob) -> Result<(), Broken> {
+        let id = self.next_id(image.id)?;
+        let spec = self.spec(image.spec)?;
+        let env = self.held_blob(image.env)?;
+        let stdin = image.stdin.map(|number| self.held_blob(number)).transpose()?;
+        let job = Job {
+            id,
+            by: self.user(image.user)?,
+            spec,
+            env,
+            stdin,
+            request: RequestId::parse(&image.request_id),
+            submit_wall_ms: image.submit_wall_ms,
+            submit_led_ms: image.submit_led_ms,
+            submit_position: image.submit_position,
+            changed_position: image.changed_position,
+            state: self.state(image)?,
+            attempt: image.attempt,
+            priority: image.priority,
+            node_faults: image.node_faults,
+            user_key: image.user_key,
+            intents: self.intents(image)?,
+            causes: image.causes.iter().map(|c| self.cause(c)).collect::<Result<_, _>>()?,
+            causes_dropped: image.causes_dropped,
+        };
+        self.ledger.jobs.put(id, Slot::Job(Arc::new(job)));
+        Ok(())
+    }
+
+    /// Ids come in growing order and below the next one.
+    fn next_id(&self, id: u64) -> Result<JobId, Broken> {
+        let id = JobId(id);
+        let newest = self.ledger.jobs.newest();
+        if id.0 == 0 || id >= self.ledger.next_job_id || newest.is_some_and(|newest| newest >= id) {
+            return Err("job ids do not grow");
+        }
+        Ok(id)
+    }
+
+    fn user(&self, number: u32) -> Result<Arc<User>, Broken> {
+        self.ledger.users.number(number).ok_or("no user of that number")
+    }
+
+    fn raw(&self, number: u64) -> Result<&(Hash, Vec<u8>), Broken> {
+        let number = usize::try_from(number).map_err(|_| "no blob of that number")?;
+        self.blobs.get(number).ok_or("no blob of that number")
+    }
+
+    fn spec(&mut self, number: u64) -> Result<Arc<Spec>, Broken> {
+        let (hash, data) = self.raw(number)?;
+        let spec = match self.ledger.specs.get(hash) {
+            Some(spec) => spec,
+            None => Arc::new(Spec::decode(*hash, data).map_err(|_| "an undecodable spec")?),
+        };
+        self.ledger.specs.hold(spec.hash, &spec);
+        Ok(spec)
+    }
+
+    fn held_blob(&mut self, number: u64) -> Result<Arc<Blob>, Broken> {
+        let (hash, data) = self.raw(number)?;
+        let blob = match self.ledger.blobs.get(hash) {
+            Some(blob) => blob,
+            None => Arc::new(Blob { hash: *hash, data: data.as_slice().into() }),
+        };
+        self.ledger.blobs.hold(blob.hash, &blob);
+        Ok(blob)
+    }
+
+    fn intents(&self, image: &v1::ImageJob) -> Result<Option<Box<Intents>>, Broken> {
+        let cancel = image.cancel.as_ref().map(|cancel| {
+            Ok::<_, Broken>(CancelIntent {
+                order: OrderId(cancel.order),
+                by: self.user(cancel.user)?,
+                request: RequestId::parse(&cancel.request_id),
+                wall_ms: cancel.wall_ms,
+                at_once: cancel.at_once,
+            })
+        });
+        let signal = image.signal.as_ref().map(|signal| {
+            Ok::<_, Broken>(SignalRequest {
+                order: OrderId(signal.order),
+                by: self.user(signal.user)?,
+                request: RequestId::parse(&signal.request_id),
+                signal: signal.signal,
+            })
+        });
+        let suspend = image.suspend.as_ref().map(|suspend| {
+            Ok::<_, Broken>(SuspendIntent {
+                order: OrderId(suspend.order),
+                by: self.user(suspend.user)?,
+                resume: suspend.resume,
+            })
+        });
+        let intents = Intents {
+            cancel: cancel.transpose()?,
+            signal: signal.transpose()?,
+            suspend: suspend.transpose()?,
+        };
+        Ok((intents != Intents::default()).then(|| Box::new(intents)))
+    }
+
+    fn state(&self, image: &v1::ImageJob) -> Result<State, Broken> {
+        let grant = || {
+            let grant = image.grant.as_ref().ok_or("a live attempt without grant")?;
+            let agent = self.ledger.agents.get(grant.agent_id.as_str());
+            let agent = agent.ok_or("a live attempt of no known agent")?;
+            Ok(grant_of(grant, Arc::clone(&agent.id)))
+        };
+        let started = || started(image.started.as_ref()).ok_or("a run without start");
+        Ok(match kind(image.state)? {
+            Kind::Queued => State::Queued,
+            Kind::Held => State::Held,
+            Kind::Dispatched => State::Dispatched(Box::new(grant()?)),
+            Kind::Running => State::Running(Box::new(Run { grant: grant()?, started: started()? })),
+            Kind::Suspended => {
+                State::Suspended(Box::new(Run { grant: grant()?, started: started()? }))
+            }
+            Kind::Unknown => {
+                let unknown = image.unknown.as_ref().ok_or("unknown without its data")?;
+                let was = match kind(unknown.was)? {
+                    Kind::Dispatched => Was::Dispatched,
+                    Kind::Running => Was::Running(started()?),
+                    Kind::Suspended => Was::Suspended(started()?),
+                    _ => return Err("unknown was something else"),
+                };
+                State::Unknown(Box::new(Unknown {
+                    grant: grant()?,
+                    was,
+                    since_led_ms: unknown.since_led_ms,
+                    since_wall_ms: unknown.since_wall_ms,
+                    why: unknown.why.as_str().into(),
+                }))
+            }
+            Kind::Done => State::Done(Box::new(self.ended(image)?)),
+            Kind::Exit => State::Exit(Box::new(self.ended(image)?)),
+        })
+    }
+
+    fn ended(&self, image: &v1::ImageJob) -> Result<Ended, Broken> {
+        let ended = image.ended.as_ref().ok_or("ended without its data")?;
+        let (reason, status) = reason(ended.reason.as_ref())?;
+        let late = match &ended.late {
+            None => None,
+            Some(late) => {
+                let (reason, status) = self::reason(late.reason.as_ref())?;
+                let (finish_wall_ms, position) = (late.finish_wall_ms, late.position);
+                Some(Box::new(Late { reason, status, finish_wall_ms, position }))
+            }
+        };
+        Ok(Ended {
+            reason,
+            status,
+            finish_wall_ms: ended.finish_wall_ms,
+            ended_led_ms: ended.ended_led_ms,
+            position: ended.position,
+            grant: image
+                .grant
+                .as_ref()
+                .map(|grant| grant_of(grant, self.agent_id(&grant.agent_id))),
+            started: started(image.started.as_ref()),
+            rusage: ended.rusage,
+            stderr_tail: ended.stderr_tail.as_slice().into(),
+            stdout_bytes: ended.stdout_bytes,
+            stderr_bytes: ended.stderr_bytes,
+            leftover: ended.leftover,
+            late,
+        })
+    }
+
+    fn agent_id(&self, id: &str) -> Arc<str> {
+        match self.ledger.agents.get_key_value(id) {
+            Some((id, _)) => Arc::clone(id),
+            None => id.into(),
+        }
+    }
+
+    fn cause(&self, image: &v1::ImageCause) -> Result<Cause, Broken> {
+        let who = match image.who.as_ref().ok_or("a cause of nobody")? {
+            image_cause::Who::User(number) => Who::User(self.user(*number)?),
+            image_cause::Who::AgentId(id) => Who::Agent(self.agent_id(id)),
+            image_cause::Who::Controller(id) => Who::Controller(*id),
+        };
+        let what = self.what(image)?;
+        Ok(Cause { position: image.position, wall_ms: image.wall_ms, who, what })
+    }
+
+    fn what(&self, image: &v1::ImageCause) -> Result<What, Broken> {
+        let number = |n: i64| u32::try_from(n).map_err(|_| "a number out of range");
+        let signed = |n: i64| i32::try_from(n).map_err(|_| "a number out of range");
+        let status = image.status;
+        let text = || image.text.as_str().into();
+        Ok(match image.what {
+            1 => What::Assigned { agent: self.agent_id(&image.text), attempt: number(image.a)? },
+            2 => What::Started { pid: number(image.a)? },
+            code @ (3 | 4) => What::Ended {
+                from: kind(number(image.a)?)?,
+                to: if code == 3 { Kind::Done } else { Kind::Exit },
+                kind: exit_kind(image.b)?,
+                status,
+            },
+            5 => {
+                What::NodeFault { step: text(), errno: signed(image.a)?, attempt: number(image.b)? }
+            }
+            6 => What::CancelRequested,
+            7 => What::CancelTooLate,
+            8 => What::SignalRequested { signal: number(image.a)? },
+            9 => What::Unknown { why: text() },
+            10 => What::Claimed { to: kind(number(image.a)?)? },
+            11 => What::OrderLost,
+            12 => What::Held,
+            13 => What::Released,
+            14 => What::Priority { to: signed(image.a)? },
+            15 => What::SuspendRequested,
+            16 => What::ResumeRequested,
+            17 => What::Late { kind: exit_kind(image.a)?, status },
+            _ => return Err("a cause of no known kind"),
+        })
+    }
+}
+
+fn kind(code: u32) -> Result<Kind, Broken> {
+    Kind::ALL.into_iter().find(|kind| kind_code(*kind) == code).ok_or("a state of no known kind")
+}
+
+fn exit_kind(code: i64) -> Result<ExitKind, Broken> {
+    i32::try_from(code)
+        .ok()
+        .and_then(|code| ExitKind::try_from(code).ok())
+        .ok_or("a reason of no known kind")
+}
+
+fn session(code: u32) -> Result<Session, Broken> {
+    Ok(match code {
+        1 => Session::Joining,
+        2 => Session::Up,
+        3 => Session::Down(DownWhy::Died),
+        4 => Session::Down(DownWhy::Silent),
+        5 => Session::Down(DownWhy::Goodbye),
+        6 => Session::Down(DownWhy::Left),
+        7 => Session::Down(DownWhy::NewTerm),
+        _ => return Err("a session of no known kind"),
+    })
+}
+
+fn attempt(wire: &v1::AttemptRef) -> Result<AttemptId, Broken> {
+    AttemptId::from_wire(Some(wire)).map_err(|_| "a reference to no attempt")
+}
+
+fn judging(image: v1::ImageJudging) -> Result<Judging, Broken> {
+    Ok(Judging {
+        at_join: image.at_join,
+        next_page: image.next_page,
+        seen: image.seen.iter().map(attempt).collect::<Result<_, _>>()?,
+    })
+}
+
+fn fault(image: v1::ImageFault) -> Result<NodeFault, Broken> {
+    Ok(NodeFault {
+        failure: image.failure.ok_or("a fault without failure")?,
+        count: image.count,
+        until_led_ms: image.until_led_ms,
+        wall_ms: image.wall_ms,
+    })
+}
+
+fn grant_of(image: &v1::ImageGrant, agent: Arc<str>) -> Grant {
+    Grant {
+        agent,
+        incarnation: image.incarnation,
+        journal: image.journal_id.as_slice().into(),
+        order: OrderId(image.order),
+        generation: image.generation,
+        cpus: image.cpus,
+        mem_bytes: image.mem_bytes,
+        gpus: image.gpus,
+        wall_ms: image.wall_ms,
+    }
+}
+
+fn started(image: Option<&v1::ImageStarted>) -> Option<Started> {
+    let image = image?;
+    Some(Started { fact: image.fact.clone()?, from_manifest: image.from_manifest })
+}
+
+fn reason(image: Option<&v1::ImageReason>) -> Result<(ExitReason, Option<u32>), Broken> {
+    let image = image.ok_or("an end without reason")?;
+    let reason = match image.kind() {
+        ExitKind::Unspecified => return Err("a reason of no known kind"),
+        ExitKind::ExitCode => ExitReason::ExitCode,
+        ExitKind::Signal => ExitReason::Signal,
+        ExitKind::TimeLimit => ExitReason::TimeLimit,
+        ExitKind::OutOfMemory => ExitReason::OutOfMemory,
+        ExitKind::Cancelled => ExitReason::Cancelled { by: image.by.clone() },
+        ExitKind::AgentDied => ExitReason::AgentDied,
+        ExitKind::NodeRebooted => ExitReason::NodeRebooted,
+        ExitKind::Lost => ExitReason::Lost,
+        ExitKind::Vanished => ExitReason::Vanished,
+        ExitKind::UnknownStatus => {
+            ExitReason::UnknownStatus { started_unknown: image.started_unknown }
+        }
+        ExitKind::StartFailed => {
+            ExitReason::StartFailed(image.failure.clone().ok_or("a failure without its data")?)
+        }
+        ExitKind::DependencyFailed => ExitReason::DependencyFailed,
+    };
+    Ok((reason, image.status))
+}

@@ -1,0 +1,99 @@
+//! Tick: settles what its deadline has reached, at most 1,000 things at a time. Deadlines are led
+//! time: a clock that jumps, or a controller that was down, settles nothing (design 2).
+
+use super::book::Ledger;
+use super::exit::ExitReason;
+use super::outcome::Outcome;
+use super::request::REQUEST_WINDOW_MS;
+use super::settle::Told;
+use proto::JobId;
+
+/// Things one Tick settles: an entry stays short, another Tick follows at once.
+const SETTLED_MAX: u32 = 1000;
+
+impl Ledger {
+    pub(super) fn tick(&mut self) -> Outcome {
+        let mut settled = 0;
+        while settled < SETTLED_MAX && self.settle_one() {
+            settled += 1;
+        }
+        Outcome::Ticked { settled, more: self.anything_due() }
+    }
+
+    /// Settles the first thing that is due; false if nothing is.
+    fn settle_one(&mut self) -> bool {
+        if let Some((deadline, id)) = self.next_loss()
+            && deadline <= self.led_ms
+        {
+            let who = self.by_leader();
+            self.end(id, false, ExitReason::Lost, Told::default(), who);
+            return true;
+        }
+        if self.next_retention().is_some_and(|deadline| deadline <= self.led_ms) {
+            return self.evict_oldest();
+        }
+        if self.next_forgetting().is_some_and(|deadline| deadline <= self.led_ms) {
+            return self.forget_oldest();
+        }
+        false
+    }
+
+    fn anything_due(&self) -> bool {
+        [
+            self.next_loss().map(|(deadline, _)| deadline),
+            self.next_retention(),
+            self.next_forgetting(),
+        ]
+        .into_iter()
+        .flatten()
+        .any(|deadline| deadline <= self.led_ms)
+    }
+
+    /// The earliest led time, in ms, at which a Tick would settle something or a node that was
+    /// kept out may be tried again. It may lie in the past: then a Tick is due now.
+    pub fn next_deadline_led(&self) -> Option<u64> {
+        let kept_out = self
+            .agents
+            .values()
+            .filter_map(|agent| agent.kept_out(self.led_ms))
+            .map(|fault| fault.until_led_ms);
+        [
+            self.next_loss().map(|(deadline, _)| deadline),
+            self.next_retention(),
+            self.next_forgetting(),
+        ]
+        .into_iter()
+        .flatten()
+        .chain(kept_out)
+        .min()
+    }
+
+    /// When an unknown task that is so since the given led time ends as `lost`, in led ms.
+    /// In the first `heartbeat_timeout` of a term the time to live is doubled, for the agents to
+    /// come back; an election every second still cannot hold a task for ever.
+    pub fn lost_at_led(&self, since_led_ms: u64) -> u64 {
+        let ttl = self.policy.transient_job_timeout_ms;
+        let doubled = since_led_ms.saturating_add(ttl.saturating_mul(2));
+        let settled_in = self.term_led_ms.saturating_add(self.policy.heartbeat_timeout_ms);
+        since_led_ms.saturating_add(ttl).max(settled_in).min(doubled)
+    }
+
+    fn next_loss(&self) -> Option<(u64, JobId)> {
+        let (since, id) = self.index.unknown.first()?;
+        Some((self.lost_at_led(*since), *id))
+    }
+
+    fn next_retention(&self) -> Option<u64> {
+        let (ended, _, _) = self.index.ended.first()?;
+        if self.completed() > self.policy.max_completed {
+            return Some(self.led_ms);
+        }
+        Some(ended.saturating_add(self.policy.job_ttl_ms))
+    }
+
+    fn next_forgetting(&self) -> Option<u64> {
+        let id = self.index.remembered.first()?;
+        let old = self.jobs.remembered(*id)?;
+        Some(old.submit_led_ms.saturating_add(REQUEST_WINDOW_MS))
+    }
+}

@@ -1,0 +1,109 @@
+//! A job as people and programs see it. Pure field mapping, with the message in words.
+
+use super::book::Ledger;
+use super::exit::WaitEnd;
+use super::job::Job;
+use super::state::{Grant, State};
+use crate::scheduler;
+use crate::words;
+use proto::v1;
+
+impl Job {
+    /// The task with all fields of design 7.
+    pub fn to_wire(&self, ledger: &Ledger) -> v1::Task {
+        let spec = self.spec();
+        let mut task = v1::Task {
+            job: self.id.0,
+            name: words::job_name(spec),
+            user: self.by.name.clone(),
+            uid: self.by.uid,
+            queue: if spec.queue.is_empty() { "default".to_owned() } else { spec.queue.clone() },
+            state: self.state_name().as_str().to_owned(),
+            substate: self.kind().substate().to_owned(),
+            terminal: self.terminal(),
+            attempt: self.attempt,
+            priority: self.priority,
+            submit_wall_ms: self.submit_wall_ms,
+            command: spec.argv.clone(),
+            dir: spec.dir.clone(),
+            cpus: spec.cpus,
+            mem_bytes: spec.mem_bytes,
+            gpus: spec.gpus,
+            time_limit_ms: spec.time_limit_ms,
+            comment: spec.comment.clone(),
+            script: spec.script.is_some(),
+            position: self.changed_position,
+            node: self.grant().map(|grant| node_name(ledger, grant)),
+            cancelled_by: self.cancel().map(|cancel| cancel.by.name.clone()),
+            cancel_requested: self.cancel().is_some() && !self.terminal(),
+            message: self.message(ledger),
+            ..v1::Task::default()
+        };
+        self.start_to_wire(&mut task);
+        self.unknown_to_wire(ledger, &mut task);
+        self.end_to_wire(&mut task);
+        task
+    }
+
+    fn start_to_wire(&self, task: &mut v1::Task) {
+        let Some(started) = self.started() else { return };
+        task.pid = started.fact.pid;
+        task.start_wall_ms = Some(started.fact.start_wall_ms);
+        task.stdout_path.clone_from(&started.fact.stdout_path);
+        task.stderr_path.clone_from(&started.fact.stderr_path);
+    }
+
+    fn unknown_to_wire(&self, ledger: &Ledger, task: &mut v1::Task) {
+        let State::Unknown(unknown) = &self.state else { return };
+        task.transient = true;
+        task.transient_since_wall_ms = Some(unknown.since_wall_ms);
+        let left = ledger.lost_at_led(unknown.since_led_ms).saturating_sub(ledger.led());
+        task.decided_wall_ms = Some(ledger.wall().saturating_add(left));
+    }
+
+    fn end_to_wire(&self, task: &mut v1::Task) {
+        let Some(ended) = self.state.ended() else { return };
+        match ended.status.and_then(WaitEnd::decode) {
+            Some(WaitEnd::Code(code)) => task.exit_code = Some(code),
+            Some(WaitEnd::Signal { signal, .. }) => task.signal = Some(signal),
+            None => {}
+        }
+        task.reason = Some(ended.reason.to_wire(ended.status));
+        task.finish_wall_ms = Some(ended.finish_wall_ms);
+        task.rusage = ended.rusage;
+        task.stderr_tail = ended.stderr_tail.to_vec();
+        task.stdout_bytes = ended.stdout_bytes;
+        task.stderr_bytes = ended.stderr_bytes;
+        task.late_outcome = ended.late.as_ref().map(|late| late.reason.to_wire(late.status));
+    }
+
+    /// Why it is pending or unknown, or how it ended, in words.
+    fn message(&self, ledger: &Ledger) -> String {
+        let asked_to_end = match self.cancel() {
+            Some(cancel) => format!("; {} asked to cancel it", cancel.by.name),
+            None => String::new(),
+        };
+        match &self.state {
+            State::Queued => scheduler::why(ledger, &ledger.agents_up(), self.id)
+                .map(|why| why.summary)
+                .unwrap_or_default(),
+            State::Held => format!("held; release it with: docket release {}", self.id),
+            State::Dispatched(grant) => {
+                let node = node_name(ledger, grant);
+                format!("given to {node}, its start is not heard yet{asked_to_end}")
+            }
+            State::Running(_) | State::Suspended(_) => {
+                asked_to_end.trim_start_matches("; ").to_owned()
+            }
+            State::Unknown(unknown) => {
+                let node = node_name(ledger, &unknown.grant);
+                format!("{node}: {}{asked_to_end}", unknown.why)
+            }
+            State::Done(ended) | State::Exit(ended) => words::end(&ended.reason, ended.status),
+        }
+    }
+}
+
+pub(crate) fn node_name(ledger: &Ledger, grant: &Grant) -> String {
+    ledger.agent(&grant.agent).map_or_else(|| grant.agent.to_string(), |a| a.name().to_owned())
+}

@@ -1,0 +1,33 @@
+//! Which of the nodes that could take a task gets it. Each score is one function in one list.
+
+use super::feasible::feasible;
+use super::view::{Free, View};
+use crate::ledger::Ask;
+
+type Score = fn(&Free) -> u64;
+
+/// Lower is better, the first counts most: fill what is nearly full, so that large tasks find
+/// room; nodes with GPUs last for those that ask for none.
+const SCORES: [Score; 3] = [gpus_left, cpus_left, memory_left];
+
+/// The best node's place in the view; `None`: none takes it.
+pub(super) fn choose(ask: &Ask, view: &View<'_>) -> Option<usize> {
+    view.nodes
+        .iter()
+        .enumerate()
+        .filter(|(_, (agent, free))| feasible(ask, agent, free, view.led_ms).is_none())
+        .min_by_key(|(_, (_, free))| SCORES.map(|score| score(&free.without(ask))))
+        .map(|(number, _)| number)
+}
+
+fn gpus_left(free: &Free) -> u64 {
+    free.gpus
+}
+
+fn cpus_left(free: &Free) -> u64 {
+    free.cpus
+}
+
+fn memory_left(free: &Free) -> u64 {
+    free.mem_bytes
+}

@@ -1,0 +1,139 @@
+//! Words for people: names, durations, sizes, times of day, ends.
+
+use crate::ledger::{ExitReason, WaitEnd};
+use proto::v1;
+
+/// A job's name: as given, or the base name of its command.
+pub(crate) fn job_name(spec: &v1::JobSpec) -> String {
+    if !spec.name.is_empty() {
+        return spec.name.clone();
+    }
+    let first = spec.argv.first().map(Vec::as_slice).unwrap_or_default();
+    let base = first.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    if base.is_empty() { "script".to_owned() } else { String::from_utf8_lossy(base).into_owned() }
+}
+
+/// A duration: `0.4s`, `1m09s`, `2h05m`, `3d04h`.
+pub(crate) fn duration(ms: u64) -> String {
+    let s = ms / 1000;
+    match s {
+        0..10 if ms % 1000 >= 100 => format!("{s}.{}s", ms % 1000 / 100),
+        0..60 => format!("{s}s"),
+        60..3600 => format!("{}m{:02}s", s / 60, s % 60),
+        3600..86400 => format!("{}h{:02}m", s / 3600, s % 3600 / 60),
+        _ => format!("{}d{:02}h", s / 86400, s % 86400 / 3600),
+    }
+}
+
+/// A size in binary units: `88B`, `1.2K`, `2G`.
+pub(crate) fn size(bytes: u64) -> String {
+    let mut unit = 1u64;
+    for name in ["B", "K", "M", "G", "T"] {
+        if bytes < unit.saturating_mul(1024) || name == "T" {
+            let tenths = bytes % unit * 10 / unit;
+            let whole = bytes / unit;
+            return if tenths == 0 {
+                format!("{whole}{name}")
+            } else {
+                format!("{whole}.{tenths}{name}")
+            };
+        }
+        unit *= 1024;
+    }
+    String::new()
+}
+
+/// The time of day of a wall time, in UTC: the core knows no time zone.
+pub(crate) fn time_of_day(wall_ms: u64) -> String {
+    let s = wall_ms / 1000 % 86400;
+    format!("{:02}:{:02}:{:02} UTC", s / 3600, s % 3600 / 60, s % 60)
+}
+
+/// How it ended, in words.
+pub(crate) fn end(reason: &ExitReason, status: Option<u32>) -> String {
+    let beside = match status.and_then(WaitEnd::decode) {
+        Some(WaitEnd::Code(code)) => format!("exit code {code}"),
+        Some(WaitEnd::Signal { signal, core_dumped: true }) => {
+            format!("signal {signal}, core dumped")
+        }
+        Some(WaitEnd::Signal { signal, .. }) => format!("signal {signal}"),
+        None => String::new(),
+    };
+    let with = |text: String| {
+        if beside.is_empty() { text } else { format!("{text} ({beside})") }
+    };
+    match reason {
+        ExitReason::ExitCode | ExitReason::Signal => beside,
+        ExitReason::TimeLimit => with("its time limit was reached".to_owned()),
+        ExitReason::OutOfMemory => with("out of memory".to_owned()),
+        ExitReason::Cancelled { by } => with(format!("cancelled by {by}")),
+        ExitReason::AgentDied => "the agent of its node died".to_owned(),
+        ExitReason::NodeRebooted => "its node was rebooted".to_owned(),
+        ExitReason::Lost => "nobody knew of it until its time was over".to_owned(),
+        ExitReason::Vanished => "its node came back without it".to_owned(),
+        ExitReason::UnknownStatus { started_unknown: true } => {
+            "nobody could read how it ended, or whether it started".to_owned()
+        }
+        ExitReason::UnknownStatus { .. } => "it ended, nobody could read how".to_owned(),
+        ExitReason::StartFailed(failure) => start_failure(failure),
+        ExitReason::DependencyFailed => "a job it waited for did not end as asked".to_owned(),
+    }
+}
+
+/// A start failure: step, path and what the system said.
+pub(crate) fn start_failure(failure: &v1::StartFailure) -> String {
+    let path = match failure.path.is_empty() {
+        true => String::new(),
+        false => format!(" {}", String::from_utf8_lossy(&failure.path)),
+    };
+    let message = match failure.message.is_empty() {
+        true => format!("errno {}", failure.errno),
+        false => failure.message.clone(),
+    };
+    format!("could not be started: {}{path}: {message}", failure.step)
+}
+
+/// The kind's name in JSON and on screens.
+pub(crate) fn kind_name(kind: v1::ExitKind) -> &'static str {
+    match kind {
+        v1::ExitKind::Unspecified => "unspecified",
+        v1::ExitKind::ExitCode => "exit-code",
+        v1::ExitKind::Signal => "signal",
+        v1::ExitKind::TimeLimit => "time-limit",
+        v1::ExitKind::OutOfMemory => "out-of-memory",
+        v1::ExitKind::Cancelled => "cancelled",
+        v1::ExitKind::AgentDied => "agent-died",
+        v1::ExitKind::NodeRebooted => "node-rebooted",
+        v1::ExitKind::Lost => "lost",
+        v1::ExitKind::Vanished => "vanished",
+        v1::ExitKind::UnknownStatus => "unknown-status",
+        v1::ExitKind::StartFailed => "start-failed",
+        v1::ExitKind::DependencyFailed => "dependency-failed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_and_sizes_read_as_on_the_screens() {
+        let durations = [(400, "0.4s"), (2000, "2s"), (69_000, "1m09s"), (7_500_000, "2h05m")];
+        for (ms, text) in durations {
+            assert_eq!(duration(ms), text);
+        }
+        assert_eq!(duration(273_600_000), "3d04h");
+        for (bytes, text) in [(88, "88B"), (1229, "1.2K"), (2 << 30, "2G"), (212 << 20, "212M")] {
+            assert_eq!(size(bytes), text);
+        }
+    }
+
+    #[test]
+    fn a_name_left_out_is_the_base_name_of_the_command() {
+        let mut spec = v1::JobSpec { argv: vec![b"/bin/echo".to_vec()], ..Default::default() };
+        assert_eq!(job_name(&spec), "echo");
+        spec.name = "greet".to_owned();
+        assert_eq!(job_name(&spec), "greet");
+        assert_eq!(job_name(&v1::JobSpec::default()), "script");
+    }
+}
