@@ -132,7 +132,7 @@ impl<S: Storage> SnapshotStore<S> {
         Ok(self.newest_first()?.into_iter().map(|(position, _)| position).collect())
     }
 
-    fn newest_first(&self) -> Result<Vec<((u64, u64), String)>, SnapshotError> {
+    fn newest_first(&self) -> Result<Vec<Named>, SnapshotError> {
         let names = self.storage.list().map_err(io_error("list", "directory"))?;
         let mut found: Vec<_> =
             names.into_iter().filter_map(|name| Some((parse_name(&name)?, name))).collect();
@@ -146,8 +146,7 @@ impl<S: Storage> SnapshotStore<S> {
     ///
     /// # Errors
     /// [`SnapshotError::UnknownVersion`], or the newest one's damage if none is whole.
-    #[expect(clippy::type_complexity, reason = "a pair is what it is")]
-    pub fn newest(&self) -> Result<Option<(SnapshotInfo, SnapshotChunks<S::File>)>, SnapshotError> {
+    pub fn newest(&self) -> Result<Option<Opened<S::File>>, SnapshotError> {
         let mut opened = Vec::new();
         for (_, name) in self.newest_first()?.into_iter().take(KEPT) {
             let checked = self.open_checked(&name);
@@ -181,10 +180,7 @@ impl<S: Storage> SnapshotStore<S> {
         opened.into_iter().nth(place).transpose()
     }
 
-    fn open_checked(
-        &self,
-        name: &str,
-    ) -> Result<(SnapshotInfo, SnapshotChunks<S::File>), SnapshotError> {
+    fn open_checked(&self, name: &str) -> Result<Opened<S::File>, SnapshotError> {
         let file = self.storage.open(name).map_err(io_error("open", name))?;
         let (mut info, start) = read_head(&file, name)?;
         let mut chunks = SnapshotChunks::new(Arc::new(file), name, start)?;
@@ -196,6 +192,12 @@ impl<S: Storage> SnapshotStore<S> {
         Ok((info, again))
     }
 }
+
+/// A snapshot that was found whole, and its chunks.
+type Opened<F> = (SnapshotInfo, SnapshotChunks<F>);
+
+/// Position (index, term) and file name.
+type Named = ((u64, u64), String);
 
 fn snapshot_name(index: u64, term: u64) -> String {
     format!("{index:020}-{term:016x}.snap")

@@ -294,7 +294,7 @@ fn a_full_disk_refuses_whole_batches_and_the_log_goes_on_when_there_is_room() {
     };
     assert!(matches!(refused, WriteError::NoSpace { .. }), "{refused}");
     // The open segment and the reserve were both used up.
-    assert_eq!(index - 1, 2 * (4096 - 64) / (64 + 24 + 504));
+    assert_eq!(index - 1, 2 * ((4096 - 64) / (64 + 24 + 504)));
     for _ in 0..3 {
         assert!(matches!(log.append(&[entry(index, 1, 500)]), Err(WriteError::NoSpace { .. })));
     }
