@@ -5,6 +5,7 @@
 
 mod events;
 mod explain;
+pub mod leader;
 pub mod ledger;
 pub mod scheduler;
 mod words;

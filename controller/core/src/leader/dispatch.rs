@@ -48,8 +48,7 @@ impl Reported {
 
     /// A manifest is judged: what it does not list and no later order asked for is not there.
     pub fn keep_only(&mut self, seen: &BTreeSet<AttemptId>, last_order: u64) {
-        self.held
-            .retain(|attempt, held| seen.contains(attempt) || held.told > OrderId(last_order));
+        self.held.retain(|attempt, held| seen.contains(attempt) || held.told > OrderId(last_order));
     }
 
     /// The order to run it never arrived.
@@ -156,14 +155,19 @@ fn fence_one(
     attempt: AttemptId,
     token: Option<Token>,
 ) {
-    send(session, turn, order, leader_message::Kind::Kill(KillOrder {
-        order_id: order.0,
-        attempt: Some(attempt.to_wire()),
-        token,
-        cause: KillCause::Fenced.into(),
-        grace_ms: None,
-        signal: None,
-    }));
+    send(
+        session,
+        turn,
+        order,
+        leader_message::Kind::Kill(KillOrder {
+            order_id: order.0,
+            attempt: Some(attempt.to_wire()),
+            token,
+            cause: KillCause::Fenced.into(),
+            grace_ms: None,
+            signal: None,
+        }),
+    );
 }
 
 fn orders(session: &mut Session, turn: &mut Turn<'_>, job: &Job) {

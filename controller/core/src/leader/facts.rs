@@ -8,10 +8,8 @@ use super::session::Session;
 use super::turn::{Refusal, Turn};
 use crate::ledger::{Ledger, Outcome};
 use prost::Message as _;
-use proto::v1::{
-    Ack, Facts, FactsCommand, Join, Later, ResendFrom, command, leader_message,
-};
 use proto::Seq;
+use proto::v1::{Ack, Facts, FactsCommand, Join, Later, ResendFrom, command, leader_message};
 use std::collections::VecDeque;
 
 /// Commands of one session that may be proposed and not applied. More would not be faster, for they
@@ -138,17 +136,15 @@ fn sender<'r>(reign: &'r mut Reign, command: &FactsCommand) -> Option<&'r mut Se
     (session.join.incarnation == command.incarnation).then_some(session)
 }
 
-fn acknowledge(
-    session: &Session,
-    turn: &mut Turn<'_>,
-    batch: &Facts,
-    later: &[(Seq, String)],
-) {
+fn acknowledge(session: &Session, turn: &mut Turn<'_>, batch: &Facts, later: &[(Seq, String)]) {
     let journal_id = || session.join.journal_id.clone();
     // The keeper journals these anew before the acknowledgement lets it drop the old ones.
     for (seq, reason) in later {
         let (seq, reason) = (seq.0, reason.clone());
-        session.send(turn, leader_message::Kind::Later(Later { journal_id: journal_id(), seq, reason }));
+        session.send(
+            turn,
+            leader_message::Kind::Later(Later { journal_id: journal_id(), seq, reason }),
+        );
     }
     session.send(turn, leader_message::Kind::Ack(Ack { journal_id: journal_id(), to: batch.to }));
 }

@@ -91,9 +91,8 @@ fn wants_manifest(session: &mut Session, ledger: &Ledger, beat: &Heartbeat) -> b
     if session.manifest.pending() {
         return session.manifest.overdue();
     }
-    let equal = comparable(session, ledger, beat).then(|| {
-        digest_of(ledger, session).is_some_and(|digest| digest.value() == beat.digest)
-    });
+    let equal = comparable(session, ledger, beat)
+        .then(|| digest_of(ledger, session).is_some_and(|digest| digest.value() == beat.digest));
     session.comparison.note(equal)
 }
 
@@ -106,7 +105,10 @@ fn comparable(session: &Session, ledger: &Ledger, beat: &Heartbeat) -> bool {
 
 /// What the node must hold for the ledger; `None` if a task is unknown that it may hold.
 fn digest_of(ledger: &Ledger, session: &Session) -> Option<Digest> {
-    ledger.held_by(&session.join.agent_id).map(|job| Some((job.attempt_id(), phase(job)?))).collect()
+    ledger
+        .held_by(&session.join.agent_id)
+        .map(|job| Some((job.attempt_id(), phase(job)?)))
+        .collect()
 }
 
 fn phase(job: &Job) -> Option<Phase> {

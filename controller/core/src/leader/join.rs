@@ -22,7 +22,10 @@ const PROTOCOL_SPREAD: u32 = 1;
 
 /// The answer of a controller that does not lead.
 pub(super) fn not_leading() -> Refusal {
-    Refusal { reason: "this controller does not lead; try again or another one".into(), fatal: false }
+    Refusal {
+        reason: "this controller does not lead; try again or another one".into(),
+        fatal: false,
+    }
 }
 
 /// A stream with its Join.
@@ -93,14 +96,20 @@ pub(super) fn pong(reign: &mut Reign, turn: &mut Turn<'_>, from: SessionId, answ
 
 /// The older session is gone: nobody is left to answer.
 pub(super) fn rival_gone(reign: &mut Reign, turn: &mut Turn<'_>, gone: SessionId) {
-    advance(reign, turn, |stage, _| matches!(stage, Stage::Challenged { rival, .. } if *rival == gone));
+    advance(
+        reign,
+        turn,
+        |stage, _| matches!(stage, Stage::Challenged { rival, .. } if *rival == gone),
+    );
 }
 
 /// Challenges that were not answered, and joins whose proposal was lost.
 pub(super) fn tick(reign: &mut Reign, turn: &mut Turn<'_>) {
-    advance(reign, turn, |stage, now| {
-        matches!(stage, Stage::Challenged { until_ms, .. } if *until_ms <= now)
-    });
+    advance(
+        reign,
+        turn,
+        |stage, now| matches!(stage, Stage::Challenged { until_ms, .. } if *until_ms <= now),
+    );
     let lost: Vec<SessionId> = reign
         .newcomers
         .iter()
@@ -127,12 +136,7 @@ fn advance(reign: &mut Reign, turn: &mut Turn<'_>, ready: impl Fn(&Stage, u64) -
 }
 
 /// A message before the Welcome waits for it.
-pub(super) fn early(
-    reign: &mut Reign,
-    turn: &mut Turn<'_>,
-    id: SessionId,
-    message: AgentMessage,
-) {
+pub(super) fn early(reign: &mut Reign, turn: &mut Turn<'_>, id: SessionId, message: AgentMessage) {
     let Some(newcomer) = reign.newcomers.get_mut(&id) else { return };
     if !newcomer.keep(message) {
         let what = format!(

@@ -24,8 +24,6 @@ pub(super) struct Life {
     pub incarnation: u64,
     /// Random value of the agent's process; empty before its first Join of the term.
     pub process_id: Vec<u8>,
-    /// What it promised in its Join.
-    pub heartbeat_interval_ms: u64,
     /// The newest session, while it is open.
     pub session: Option<SessionId>,
     /// When the newest message of any kind came.
@@ -57,7 +55,6 @@ impl Life {
         Life {
             incarnation,
             process_id: Vec::new(),
-            heartbeat_interval_ms: 0,
             session: None,
             heard_ms: None,
             pulse,
@@ -72,7 +69,6 @@ impl Life {
     pub fn joined(join: &Join, session: SessionId, now: u64) -> Self {
         Life {
             process_id: join.process_id.clone(),
-            heartbeat_interval_ms: join.heartbeat_interval_ms,
             session: Some(session),
             heard_ms: Some(now),
             ..Life::inherited(join.incarnation, Pulse::Counting { quiet_ms: 0 })
@@ -85,11 +81,6 @@ impl Life {
         self.heard_ms = Some(now);
         self.pulse = Pulse::Counting { quiet_ms: 0 };
         was_lost
-    }
-
-    /// A message that the agent sends only while its keeper answers.
-    pub fn vouched(&mut self) {
-        self.unvouched_ms = 0;
     }
 
     pub fn is_lost(&self) -> bool {

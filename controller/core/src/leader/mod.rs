@@ -162,7 +162,11 @@ impl Leader {
         match (event, &mut self.reign) {
             (Event::Elected { term }, _) => {
                 self.depose(&mut turn);
-                self.reign = Some(Reign::new(term, now_ms));
+                let reign = self.reign.insert(Reign::new(term, now_ms));
+                // Its first entry may have been applied before the shell heard of the election.
+                if ledger.term() == term {
+                    reign.begin(&mut turn);
+                }
             }
             (Event::Deposed, _) => self.depose(&mut turn),
             (event, Some(reign)) => reign.step(&mut turn, event),

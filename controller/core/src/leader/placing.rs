@@ -6,7 +6,6 @@ use super::reign::Reign;
 use super::turn::Turn;
 use crate::ledger::Outcome;
 use crate::scheduler;
-use proto::v1::{AssignCommand, command};
 
 /// Most placements of one plan: one proposal's worth (design 2), so that a plan is one entry.
 const PLACEMENTS_MAX: usize = 1_024;
@@ -74,12 +73,7 @@ pub(super) fn run(reign: &mut Reign, turn: &mut Turn<'_>) {
     let plan = scheduler::plan(turn.ledger, &reachable, PLACEMENTS_MAX);
     let count = plan.placements.len();
     for placement in plan.placements {
-        turn.propose(command::Kind::Assign(AssignCommand {
-            attempt: Some(placement.attempt.to_wire()),
-            agent_id: placement.agent_id.to_string(),
-            incarnation: placement.incarnation,
-            journal_id: placement.journal_id.to_vec(),
-        }));
+        turn.propose_command(placement.to_command());
     }
     reign.placing.in_flight = (count > 0).then_some((count, turn.now));
 }

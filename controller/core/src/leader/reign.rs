@@ -135,7 +135,9 @@ impl Reign {
             .iter()
             .filter(|(_, life)| !life.is_lost() && !life.disk_full)
             .filter(|(_, life)| {
-                life.session.and_then(|id| self.sessions.get(&id)).is_some_and(Session::takes_orders)
+                life.session
+                    .and_then(|id| self.sessions.get(&id))
+                    .is_some_and(Session::takes_orders)
             })
             .map(|(agent, _)| agent.clone())
             .collect()
@@ -147,12 +149,7 @@ impl Reign {
         self.sessions.get_mut(&life.session?).filter(|session| session.takes_orders())
     }
 
-    fn goodbye(
-        &mut self,
-        turn: &mut Turn<'_>,
-        id: SessionId,
-        kind: proto::v1::GoodbyeKind,
-    ) {
+    fn goodbye(&mut self, turn: &mut Turn<'_>, id: SessionId, kind: proto::v1::GoodbyeKind) {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.goodbye = Some(kind);
             session.send(turn, leader_message::Kind::Goodbye(GoodbyeAnswer {}));

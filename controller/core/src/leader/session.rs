@@ -40,11 +40,8 @@ impl Session {
 
     /// Sends down, stamped with term and incarnation: an agent obeys no other stamp (design 3).
     pub fn send(&self, turn: &mut Turn<'_>, kind: leader_message::Kind) {
-        let message = LeaderMessage {
-            term: self.term,
-            incarnation: self.join.incarnation,
-            kind: Some(kind),
-        };
+        let message =
+            LeaderMessage { term: self.term, incarnation: self.join.incarnation, kind: Some(kind) };
         turn.send(self.id, message);
     }
 

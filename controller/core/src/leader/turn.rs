@@ -32,7 +32,11 @@ impl<'a> Turn<'a> {
     }
 
     pub fn propose(&mut self, kind: command::Kind) {
-        self.actions.push(Action::Propose(Command { kind: Some(kind) }));
+        self.propose_command(Command { kind: Some(kind) });
+    }
+
+    pub fn propose_command(&mut self, command: Command) {
+        self.actions.push(Action::Propose(command));
     }
 
     pub fn send(&mut self, session: SessionId, message: LeaderMessage) {

@@ -1,0 +1,9 @@
+//! The leader's duties against a real ledger, told as scripts.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a surprise must end the test")]
+
+mod join;
+mod judge;
+mod loss;
+mod orders;
+mod report;
+mod world;
