@@ -104,12 +104,12 @@ impl AgentCore {
         self.count_silence(now_ms);
         match event {
             Event::Tick { load_permille } => self.load_permille = load_permille,
-            Event::FromKeeper(event) => self.from_keeper(event, now_ms),
+            Event::FromKeeper(event) => self.hear_keeper(event, now_ms),
             Event::KeeperLost => self.keeper_lost(),
             Event::KeeperTrouble(why) => self.keeper_in_trouble(why),
             Event::Connected { session, address } => self.connected(session, address, now_ms),
             Event::Disconnected { session, why } => self.disconnected(session, &why, now_ms),
-            Event::FromLeader { session, message } => self.from_leader(session, message, now_ms),
+            Event::FromLeader { session, message } => self.hear_leader(session, message, now_ms),
             Event::UserLookedUp { uid, user } => self.user_looked_up(uid, user, now_ms),
             Event::NotSaved { why } => self.not_saved(&why, now_ms),
             Event::Stop => self.stop(now_ms),
@@ -152,12 +152,12 @@ impl AgentCore {
         self.leave_if_due(now_ms);
     }
 
-    pub(crate) fn to_leader(&mut self, session: SessionNo, kind: v1::agent_message::Kind) {
+    pub(crate) fn tell_leader(&mut self, session: SessionNo, kind: v1::agent_message::Kind) {
         let message = v1::AgentMessage { kind: Some(kind) };
         self.out.push(Action::ToLeader { session, message });
     }
 
-    pub(crate) fn to_keeper(&mut self, kind: v1::keeper_request::Kind) {
+    pub(crate) fn tell_keeper(&mut self, kind: v1::keeper_request::Kind) {
         self.out.push(Action::ToKeeper(v1::KeeperRequest { kind: Some(kind) }));
     }
 

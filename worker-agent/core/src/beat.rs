@@ -17,7 +17,7 @@ impl AgentCore {
         session.next_beat_ms += (missed + 1) * interval_ms;
         let no = session.no;
         let beat = self.heartbeat(now_ms);
-        self.to_leader(no, Up::Heartbeat(beat));
+        self.tell_leader(no, Up::Heartbeat(beat));
     }
 
     /// What the keeper last vouched for; without a young answer it vouches for nothing.

@@ -100,7 +100,7 @@ impl AgentCore {
         };
         // Durable first: an incarnation that was ever shown must never be used again.
         self.out.push(Action::Save(self.saved.clone()));
-        self.to_leader(no, Up::Join(join));
+        self.tell_leader(no, Up::Join(join));
         self.link = Link::Joining(Session {
             no,
             incarnation: self.saved.incarnation,
@@ -146,7 +146,7 @@ impl AgentCore {
             return; // its return makes a new session
         }
         let from = self.relay.begin();
-        self.to_keeper(v1::keeper_request::Kind::Resend(v1::KeeperResend { from }));
+        self.tell_keeper(v1::keeper_request::Kind::Resend(v1::KeeperResend { from }));
         self.ask_manifest_of_join();
     }
 
@@ -237,7 +237,7 @@ impl AgentCore {
         self.warn_once(format!("gave up a session with the controller: {why}"));
         self.end_session_duties();
         let kind = GoodbyeKind::Reconnect.into();
-        self.to_leader(no, Up::Goodbye(v1::Goodbye { kind }));
+        self.tell_leader(no, Up::Goodbye(v1::Goodbye { kind }));
         self.out.push(Action::Abandon(no));
         self.part(now_ms);
     }
@@ -258,7 +258,7 @@ impl AgentCore {
                 let no = session.no;
                 self.end_session_duties();
                 let kind = GoodbyeKind::Restart.into();
-                self.to_leader(no, Up::Goodbye(v1::Goodbye { kind }));
+                self.tell_leader(no, Up::Goodbye(v1::Goodbye { kind }));
                 self.link = Link::Leaving { session: no, until_ms: now_ms + GOODBYE_WAIT_MS };
             }
             Link::Leaving { .. } | Link::Ended => {}

@@ -31,7 +31,7 @@ impl KeeperView {
 }
 
 impl AgentCore {
-    pub(crate) fn from_keeper(&mut self, event: v1::KeeperEvent, now_ms: u64) {
+    pub(crate) fn hear_keeper(&mut self, event: v1::KeeperEvent, now_ms: u64) {
         match event.kind {
             Some(Kind::Welcome(welcome)) => self.keeper_welcomed(welcome, now_ms),
             Some(Kind::Facts(facts)) => self.relay_facts(facts),
@@ -94,9 +94,9 @@ impl AgentCore {
         let Link::Joined(session) = &self.link else { return };
         let no = session.no;
         match self.relay.offer(&facts) {
-            Verdict::Send => self.to_leader(no, Up::Facts(facts)),
+            Verdict::Send => self.tell_leader(no, Up::Facts(facts)),
             Verdict::Drop => {}
-            Verdict::Ask(from) => self.to_keeper(ToKeeper::Resend(v1::KeeperResend { from })),
+            Verdict::Ask(from) => self.tell_keeper(ToKeeper::Resend(v1::KeeperResend { from })),
         }
     }
 
@@ -112,7 +112,7 @@ impl AgentCore {
         let journal_id = keeper.welcome.journal_id.clone();
         let facts = v1::Facts { journal_id, from: seq, to: seq, facts: vec![fact] };
         let no = session.no;
-        self.to_leader(no, Up::Facts(facts));
+        self.tell_leader(no, Up::Facts(facts));
     }
 
     fn keeper_answered(&mut self, pong: v1::KeeperPong) {
@@ -135,7 +135,7 @@ impl AgentCore {
         keeper.ping_at_ms = now_ms + period_ms;
         let nonce = self.asks.fresh_nonce();
         keeper.asked = Some((nonce, now_ms));
-        self.to_keeper(ToKeeper::Ping(v1::KeeperPing { nonce }));
+        self.tell_keeper(ToKeeper::Ping(v1::KeeperPing { nonce }));
     }
 
     fn keeper_reaches(&mut self, seq: u64) {

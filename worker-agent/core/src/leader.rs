@@ -11,7 +11,7 @@ use proto::v1::keeper_request::Kind as ToKeeper;
 use proto::v1::leader_message::Kind;
 
 impl AgentCore {
-    pub(crate) fn from_leader(&mut self, no: SessionNo, message: v1::LeaderMessage, now_ms: u64) {
+    pub(crate) fn hear_leader(&mut self, no: SessionNo, message: v1::LeaderMessage, now_ms: u64) {
         let v1::LeaderMessage { term, incarnation, kind } = message;
         let Some(kind) = kind else { return };
         match &mut self.link {
@@ -30,7 +30,7 @@ impl AgentCore {
         match kind {
             Kind::Welcome(welcome) => self.welcomed(no, term, &welcome, now_ms),
             Kind::Refused(refused) => self.refused(no, term, refused, now_ms),
-            Kind::Ping(v1::Ping { nonce }) => self.to_leader(no, Up::Pong(v1::Pong { nonce })),
+            Kind::Ping(v1::Ping { nonce }) => self.tell_leader(no, Up::Pong(v1::Pong { nonce })),
             kind => {
                 if self.admits(no, term, incarnation, &kind) {
                     self.obey(no, kind, now_ms);
@@ -102,10 +102,10 @@ impl AgentCore {
         }
         let tell = ToKeeper::Ack(v1::KeeperAck { to: ack.to });
         match self.relay.acknowledge(ack.to) {
-            Acked::Tell => self.to_keeper(tell),
+            Acked::Tell => self.tell_keeper(tell),
             Acked::TellAndAsk(from) => {
-                self.to_keeper(tell);
-                self.to_keeper(ToKeeper::Resend(v1::KeeperResend { from }));
+                self.tell_keeper(tell);
+                self.tell_keeper(ToKeeper::Resend(v1::KeeperResend { from }));
             }
             Acked::Nonsense => {
                 self.refuse(no, format!("acknowledgement of fact {}, which was not sent", ack.to));
@@ -118,7 +118,7 @@ impl AgentCore {
             return;
         }
         match self.relay.rewind(resend.from) {
-            Some(from) => self.to_keeper(ToKeeper::Resend(v1::KeeperResend { from })),
+            Some(from) => self.tell_keeper(ToKeeper::Resend(v1::KeeperResend { from })),
             None => {
                 let acked = self.relay.acked();
                 let what = format!("wants facts from {}, but acknowledged to {acked}", resend.from);
@@ -136,7 +136,7 @@ impl AgentCore {
             "session {}: fact {seq} is to come again later: {reason}",
             no.0
         )));
-        self.to_keeper(ToKeeper::Later(v1::KeeperLater { seq: *seq }));
+        self.tell_keeper(ToKeeper::Later(v1::KeeperLater { seq: *seq }));
     }
 
     fn speaks_of_our_journal(&self, journal_id: &[u8]) -> bool {

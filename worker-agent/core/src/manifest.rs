@@ -88,7 +88,7 @@ impl AgentCore {
             return;
         }
         if let Some(nonce) = self.asks.add(ask) {
-            self.to_keeper(ToKeeper::Manifest(v1::KeeperManifestAsk { nonce }));
+            self.tell_keeper(ToKeeper::Manifest(v1::KeeperManifestAsk { nonce }));
         }
     }
 
@@ -115,7 +115,7 @@ impl AgentCore {
             let rest = items.split_off(items.len().min(PAGE_ITEMS));
             let last = rest.is_empty();
             let page = v1::ManifestPage { items, last, last_seq, last_order, asked };
-            self.to_leader(session, Up::Manifest(page));
+            self.tell_leader(session, Up::Manifest(page));
             if last {
                 return;
             }

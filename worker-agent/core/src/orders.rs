@@ -94,7 +94,7 @@ impl AgentCore {
                 other => passed_on(other),
             };
             match request {
-                Some(request) => self.to_keeper(request),
+                Some(request) => self.tell_keeper(request),
                 None => {
                     let text = "refused an order that names no attempt or has no token";
                     self.out.push(Action::Warn(text.to_owned()));
