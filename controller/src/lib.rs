@@ -1,1 +1,36 @@
-//! placeholder
+//! The controller's shell: raft over the wal, the pump that owns the ledger, the proposer, and the
+//! services that people and agents call. It never decides what an entry means or when a duty is
+//! due: that is `docket-core`. Begin reading with `controller.rs`, then `pump.rs`.
+//!
+//! ```text
+//!  rpc ─► convert ─► proposer ─► raft ─► wal (fdatasync) ─► commit ─► pump: ledger.apply, leader.step
+//!   ▲                   ▲                                               │        │
+//!   └── outcome ────────┼──────── parked reply ◄────────────────────────┘        │
+//!                       └──────── Action::Propose ◄──────────────────────────────┤
+//!  agents ◄─────────────────────── Action::Send ◄────────────────────────────────┘
+//! ```
+
+mod controller;
+
+mod config;
+mod directory;
+mod units;
+
+mod pump;
+mod watch;
+
+mod proposer;
+
+mod raft;
+
+mod rpc;
+
+mod activity;
+mod clock;
+mod failure;
+
+pub use config::{Config, ConfigError, OnDisconnect, Retention, SnapshotEvery};
+pub use controller::{Controller, SnapshotRefused, StartError, start};
+pub use directory::{DirectoryError, wal_dir};
+pub use rpc::{Caller, REASON_KEY, ShutdownRequest, Sources, user_name};
+pub use units::{UnitError, format_duration, format_size, parse_duration, parse_size};

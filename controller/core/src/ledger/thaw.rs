@@ -281,7 +281,7 @@ impl Reader {
             let grant = image.grant.as_ref().ok_or("a live attempt without grant")?;
             let agent = self.ledger.agents.get(grant.agent_id.as_str());
             let agent = agent.ok_or("a live attempt of no known agent")?;
-            Ok(grant_of(grant, Arc::clone(&agent.id)))
+            Ok::<_, Broken>(grant_of(grant, Arc::clone(&agent.id)))
         };
         let started = || started(image.started.as_ref()).ok_or("a run without start");
         Ok(match kind(image.state)? {

@@ -1,0 +1,348 @@
+//! Starting and stopping one controller: the order in which its parts come up, and go down.
+
+use crate::activity::Activity;
+use crate::config::{Config, ConfigError};
+use crate::directory::{Directory, DirectoryError, Identity, Known};
+use crate::failure::Failure;
+use crate::proposer::{self, ProposerHandle, ProposerParts, Queues};
+use crate::pump::{self, PumpHandle, PumpParts, SnapshotDue};
+use crate::raft::{
+    LogStore, Node, NodeOptions, NodeStartError, SnapshotMeta, Snapshots, SnapshotsError,
+    StoreError,
+};
+use crate::rpc::{self, About, Gate, Shared, ShutdownRequest, Sources};
+use docket_core::leader::LeaderConfig;
+use docket_core::ledger::Ledger;
+use proto::v1;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// A lone voter leads within milliseconds; with others an election or two may be needed.
+const SERVING_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Open requests get this long to end when the controller stops; then they are cut.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Why a controller did not start. The messages say what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration cannot work.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The data directory is in use or damaged.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// The log was refused or could not be read.
+    #[error("cannot open the log: {0}")]
+    Log(#[from] wal::OpenError),
+    /// The log holds raft state that this program cannot read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// This directory has served before and its log is gone.
+    #[error(
+        "the log under {dir} is gone, but this directory has served before: restore the log or a \
+         backup; to begin anew, name an empty data directory"
+    )]
+    LogLost {
+        /// The data directory.
+        dir: String,
+    },
+    /// No snapshot can be read.
+    #[error("cannot start from a snapshot: {0}")]
+    Snapshot(#[from] SnapshotsError),
+    /// Raft did not start.
+    #[error(transparent)]
+    Node(#[from] NodeStartError),
+    /// The operating system refused a thread, a listener, or a task.
+    #[error("cannot start the controller: {0}")]
+    System(#[from] io::Error),
+    /// It could not lead, or another part ended first.
+    #[error("the controller does not serve: {why}")]
+    NotServing {
+        /// What happened.
+        why: String,
+    },
+}
+
+/// No snapshot can be asked for any more.
+#[derive(Debug, thiserror::Error)]
+#[error("no snapshot can be taken: {why}")]
+pub struct SnapshotRefused {
+    /// As raft says.
+    why: String,
+}
+
+/// A controller that serves. Dropping it without [`Controller::stop`] leaves its log unsealed,
+/// which the next start repairs.
+pub struct Controller {
+    node: Node,
+    pump: PumpHandle,
+    pump_thread: std::thread::JoinHandle<()>,
+    server: JoinHandle<io::Result<()>>,
+    tasks: TaskTracker,
+    /// Ends the services, then everything else.
+    stop_serving: CancellationToken,
+    stop_all: CancellationToken,
+    failure: Failure,
+    activity: Activity,
+    shutdown: mpsc::Receiver<ShutdownRequest>,
+    _directory: Directory,
+}
+
+/// Starts a controller and resolves once it serves. An empty data directory bootstraps itself.
+pub async fn start(config: Config, sources: Sources) -> Result<Controller, StartError> {
+    config.check()?;
+    let opened = {
+        let (config, failure) = (config.clone(), Failure::default());
+        tokio::task::spawn_blocking(move || open(&config, failure))
+            .await
+            .map_err(io::Error::other)??
+    };
+    let Opened { directory, identity, ledger, meta, snapshots, store, failure } = opened;
+    let (tasks, stop_all) = (TaskTracker::new(), CancellationToken::new());
+    let queues = Queues::new();
+    let snapshot_due = Arc::new(Notify::new());
+    let leader = LeaderConfig::default();
+    let snapshot = SnapshotDue {
+        every_bytes: config.snapshot_every.bytes,
+        every_commands: config.snapshot_every.commands,
+        due: Arc::clone(&snapshot_due),
+    };
+    let own = queues.own.clone();
+    let parts = PumpParts { leader, proposer: own, failure: failure.clone(), snapshot };
+    let (pump, pump_thread) = pump::start(ledger, parts)?;
+    let options = node_options(&config, &identity);
+    let node = Node::start(options, store, pump.clone(), snapshots, meta).await?;
+    let role = node.follow(pump.clone(), snapshot_due, failure.clone(), &tasks, &stop_all);
+    let parts = ProposerParts {
+        node: node.clone(),
+        pump: pump.clone(),
+        role,
+        configure: bootstrap(&config, &identity),
+        data: config.data.display().to_string(),
+    };
+    let (proposer, serving) = proposer::start(queues, parts, &tasks, stop_all.clone());
+    tasks.spawn(stop_all.clone().run_until_cancelled_owned(tick(pump.clone(), leader.tick_ms)));
+    until_serving(serving, &failure).await?;
+    warn_of_differences(&config, &pump).await;
+    let parts = Parts { node, pump, proposer, tasks, stop_all, failure };
+    serve(config, sources, parts, pump_thread, directory)
+}
+
+/// What opening the data directory gives.
+struct Opened {
+    directory: Directory,
+    identity: Identity,
+    ledger: Ledger,
+    meta: SnapshotMeta,
+    snapshots: Arc<Snapshots>,
+    store: LogStore,
+    failure: Failure,
+}
+
+fn open(config: &Config, failure: Failure) -> Result<Opened, StartError> {
+    let directory = Directory::open(&config.data)?;
+    let (identity, known) = directory.identity()?;
+    let (snapshots, ledger, meta) = Snapshots::open(wal::Disk::open(&directory.snapshots())?)?;
+    let snapshots = Arc::new(snapshots);
+    let owner = wal::Identity { cluster_id: identity.cluster_id, owner_id: identity.node_id };
+    let disk = wal::Disk::open(&directory.wal())?;
+    let (log, recovered) = wal::Log::open(disk, owner, wal::Options::default())?;
+    tell(&recovered);
+    if known == Known::Served && recovered.verdict == wal::Verdict::Fresh {
+        return Err(StartError::LogLost { dir: config.data.display().to_string() });
+    }
+    directory.confirm()?;
+    let archive = directory.archive();
+    let failing = failure.clone();
+    let store = LogStore::start(log, &recovered, Arc::clone(&snapshots), archive, failing)?;
+    Ok(Opened { directory, identity, ledger, meta, snapshots, store, failure })
+}
+
+fn tell(recovered: &wal::Recovered) {
+    if let wal::Verdict::TornTail { file, offset, bytes, reason } = &recovered.verdict {
+        tracing::warn!(
+            "the log ended in a torn write ({file} at {offset}: {reason}); {bytes} bytes that were \
+             never acknowledged are gone"
+        );
+    }
+    recovered.notes.iter().for_each(|note| tracing::warn!("log: {note}"));
+}
+
+fn node_options(config: &Config, identity: &Identity) -> NodeOptions {
+    NodeOptions {
+        id: identity.node_id,
+        address: config.advertise.clone().unwrap_or_else(|| config.listen.clone()),
+        heartbeat: config.raft_heartbeat,
+        election_timeout: config.raft_election_timeout,
+    }
+}
+
+fn bootstrap(config: &Config, identity: &Identity) -> v1::ConfigureCommand {
+    v1::ConfigureCommand {
+        by: None,
+        request_id: String::new(),
+        policy: Some(config.policy()),
+        cluster_id: Some(identity.cluster_name()),
+        generation: Some(identity.generation),
+    }
+}
+
+/// The pulse of the leader's duties.
+async fn tick(pump: PumpHandle, every_ms: u64) {
+    let mut interval = tokio::time::interval(Duration::from_millis(every_ms));
+    // After a stall one tick is as good as many.
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        interval.tick().await;
+        if pump.tick().is_err() {
+            return;
+        }
+    }
+}
+
+async fn until_serving(
+    mut serving: watch::Receiver<Option<u64>>,
+    failure: &Failure,
+) -> Result<(), StartError> {
+    let why = tokio::select! {
+        led = tokio::time::timeout(SERVING_TIMEOUT, serving.wait_for(Option::is_some)) => match led {
+            Ok(Ok(_)) => return Ok(()),
+            Ok(Err(_)) => "its proposer ended".to_owned(),
+            Err(_) => format!("it found no majority within {SERVING_TIMEOUT:?}"),
+        },
+        why = failure.failed() => why,
+    };
+    Err(StartError::NotServing { why })
+}
+
+/// The ledger's values are in force; a file that says otherwise must not mislead its reader.
+async fn warn_of_differences(config: &Config, pump: &PumpHandle) {
+    let Ok(policy) = pump.read(|view| view.ledger.policy().clone()).await else { return };
+    for (key, file, ledger) in config.differences(&policy) {
+        tracing::warn!(
+            "{key} is {ledger} in this cluster, not {file} as configured here; change it with \
+             `docket cluster set {key} {file}`"
+        );
+    }
+}
+
+/// What runs already.
+struct Parts {
+    node: Node,
+    pump: PumpHandle,
+    proposer: ProposerHandle,
+    tasks: TaskTracker,
+    stop_all: CancellationToken,
+    failure: Failure,
+}
+
+fn serve(
+    config: Config,
+    sources: Sources,
+    parts: Parts,
+    pump_thread: std::thread::JoinHandle<()>,
+    directory: Directory,
+) -> Result<Controller, StartError> {
+    let Parts { node, pump, proposer, tasks, stop_all, failure } = parts;
+    let gate = Gate::of_this_process(config.admins.clone());
+    let (asked, shutdown) = mpsc::channel(1);
+    let listen = sources.tcp.as_ref().map(std::net::TcpListener::local_addr).transpose()?;
+    let uid = gate.own_uid();
+    let about = About {
+        listen: listen.map_or_else(String::new, |address| address.to_string()),
+        embedded: config.embedded,
+        user: rpc::user_name(uid)?.unwrap_or_else(|| uid.to_string()),
+        uid,
+        host: host_name(),
+        since: Instant::now(),
+        shutdown: asked,
+        config,
+    };
+    let (stop_serving, activity) = (CancellationToken::new(), Activity::default());
+    let shared = Shared {
+        node: node.clone(),
+        pump: pump.clone(),
+        proposer,
+        stop: stop_serving.clone(),
+        activity: activity.clone(),
+        about: Arc::new(about),
+    };
+    let serving = rpc::serve(shared, sources, gate, tasks.clone(), stop_serving.clone());
+    let server = tokio::spawn(serving);
+    let _directory = directory;
+    Ok(Controller {
+        node,
+        pump,
+        pump_thread,
+        server,
+        tasks,
+        stop_serving,
+        stop_all,
+        failure,
+        activity,
+        shutdown,
+        _directory,
+    })
+}
+
+fn host_name() -> String {
+    let uname = rustix::system::uname();
+    uname.nodename().to_string_lossy().into_owned()
+}
+
+impl Controller {
+    /// Resolves with the reason if the process must end: an fsync failed, or the ledger or raft
+    /// cannot go on. Whoever waits for an outcome hears "outcome unknown" then.
+    pub async fn failed(&self) -> String {
+        self.failure.failed().await
+    }
+
+    /// The next request to end the embedding process (`docket down`).
+    pub async fn shutdown_requested(&mut self) -> ShutdownRequest {
+        match self.shutdown.recv().await {
+            Some(request) => request,
+            // The services have ended, so nobody can ask any more.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// How long nobody has asked anything while no task was pending, running or unknown; zero
+    /// while there is one. Decides `--idle-exit`.
+    pub async fn idle(&self) -> Duration {
+        match self.pump.read(|view| view.ledger.live()).await {
+            Ok(0) => self.activity.quiet(),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Asks for a snapshot now; it is written in the background. They come by themselves as
+    /// `snapshot_every` says.
+    pub async fn snapshot(&self) -> Result<(), SnapshotRefused> {
+        self.node.snapshot().await.map_err(|e| SnapshotRefused { why: e.to_string() })
+    }
+
+    /// Stops in order: services, duties, raft, log, pump. Jobs are not touched.
+    pub async fn stop(self) {
+        self.stop_serving.cancel();
+        let mut server = self.server;
+        if tokio::time::timeout(DRAIN_TIMEOUT, &mut server).await.is_err() {
+            tracing::warn!("requests were still open after {DRAIN_TIMEOUT:?}; cut");
+            server.abort();
+        }
+        self.stop_all.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+        self.node.stop().await;
+        self.pump.stop().await;
+        let joined = tokio::task::spawn_blocking(move || self.pump_thread.join()).await;
+        if !matches!(joined, Ok(Ok(()))) {
+            tracing::error!("the pump ended in a panic");
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! The proposer: gathers commands into proposals, stamps their two times, and parks every reply
+//! until its entry is applied (design 2, Batches everywhere).
+//!
+//! A lone command goes at once; at most two proposals are in flight; nothing is proposed before
+//! the first entry of the term is applied; whoever waits when that cannot be told any more hears
+//! "outcome unknown", never "failed".
+
+mod batch;
+
+use crate::clock::{ms_since, wall_ms};
+use crate::pump::{PumpHandle, Role};
+use crate::raft::{Node, Reply, Written};
+use batch::{Gathered, Gathering};
+use docket_core::ledger::Outcome;
+use prost::Message as _;
+use proto::v1;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use batch::BATCH_MAX_COMMANDS;
+
+/// Proposals in flight: one is being written while the next is gathered and queued behind it.
+const IN_FLIGHT_MAX: usize = 2;
+
+/// Commands of callers that wait: eight full batches; callers wait beyond it.
+const QUEUE_MAX: usize = 8 * BATCH_MAX_COMMANDS;
+
+/// Commands of the leader's duties that wait; the pump keeps the rest.
+const OWN_QUEUE_MAX: usize = 2 * BATCH_MAX_COMMANDS;
+
+/// Bytes of specs and environments that wait in the queue: callers wait beyond it, so that a
+/// flood of large jobs cannot fill the memory.
+const QUEUE_MAX_BYTES: usize = 64 * 1024 * 1024;
+
+/// A command that waits to be proposed.
+pub struct Item {
+    command: v1::Command,
+    blobs: Vec<v1::Blob>,
+    reply: Option<oneshot::Sender<Result<Accepted, ProposeError>>>,
+    /// Its share of [`QUEUE_MAX_BYTES`]; given back once it is in a proposal.
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+/// Where the pump puts what the leader's duties propose.
+pub type OwnSender = mpsc::Sender<Item>;
+
+/// A command that was committed and applied.
+#[derive(Debug)]
+pub struct Accepted {
+    /// What apply answered.
+    pub outcome: Outcome,
+}
+
+/// Why a command has no outcome.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProposeError {
+    /// Nothing was proposed.
+    #[error("this controller does not lead{}; ask the leader, or try again", hint(.leader))]
+    NotLeader {
+        /// Node id of the leader, if known.
+        leader: Option<u64>,
+    },
+    /// It was proposed, and nobody can say here whether it was committed.
+    #[error(
+        "the outcome is unknown: the controller stopped leading or ended meanwhile; send it \
+             again with the same request id"
+    )]
+    OutcomeUnknown,
+    /// New jobs are refused while the disk is below its reserve.
+    #[error("the controller's disk is full: it takes no new jobs until there is room under {data}")]
+    DiskFull {
+        /// Its data directory.
+        data: String,
+    },
+    /// The controller is stopping; nothing was proposed.
+    #[error("the controller is stopping; try again")]
+    Stopping,
+}
+
+fn hint(leader: &Option<u64>) -> String {
+    leader.map_or_else(String::new, |id| format!(", node {id} does"))
+}
+
+/// A reply that is parked until its entry is applied.
+pub struct Pending(oneshot::Receiver<Result<Accepted, ProposeError>>);
+
+impl Pending {
+    /// Waits for the outcome.
+    pub async fn outcome(self) -> Result<Accepted, ProposeError> {
+        // A sender that was dropped parked a reply that nobody can give any more.
+        self.0.await.unwrap_or(Err(ProposeError::OutcomeUnknown))
+    }
+}
+
+/// Cheap to clone; hides the queue.
+#[derive(Clone)]
+pub struct ProposerHandle {
+    queue: mpsc::Sender<Item>,
+    room: Arc<Semaphore>,
+    disk: Arc<Disk>,
+}
+
+struct Disk {
+    full: Box<dyn Fn() -> bool + Send + Sync>,
+    data: String,
+}
+
+/// Both ends of the proposer's queues, made before the pump and the node that it stands between.
+pub struct Queues {
+    /// For the pump.
+    pub own: OwnSender,
+    handle: mpsc::Sender<Item>,
+    own_queue: mpsc::Receiver<Item>,
+    queue: mpsc::Receiver<Item>,
+}
+
+impl Queues {
+    /// Empty queues.
+    pub fn new() -> Self {
+        let (own, own_queue) = mpsc::channel(OWN_QUEUE_MAX);
+        let (handle, queue) = mpsc::channel(QUEUE_MAX);
+        Queues { own, handle, own_queue, queue }
+    }
+}
+
+impl Item {
+    /// A command of the leader's duties: they read its effect off the ledger.
+    pub fn own(command: v1::Command) -> Self {
+        Item { command, blobs: Vec::new(), reply: None, _room: None }
+    }
+
+    /// The command back, of an item that the queue did not take.
+    pub fn into_command(self) -> v1::Command {
+        self.command
+    }
+
+    fn refuse(self, error: ProposeError) {
+        if let Some(reply) = self.reply {
+            // A caller that went away needs no refusal.
+            let _ = reply.send(Err(error));
+        }
+    }
+}
+
+impl ProposerHandle {
+    /// Proposes one command and waits until it is applied. `blobs` are those that it names.
+    pub async fn propose(
+        &self,
+        command: v1::Command,
+        blobs: Vec<v1::Blob>,
+    ) -> Result<Accepted, ProposeError> {
+        self.enqueue(command, blobs).await?.outcome().await
+    }
+
+    /// Queues one command behind all queued before; its outcome is waited for apart.
+    pub async fn enqueue(
+        &self,
+        command: v1::Command,
+        blobs: Vec<v1::Blob>,
+    ) -> Result<Pending, ProposeError> {
+        if matches!(command.kind, Some(v1::command::Kind::Submit(_))) && (self.disk.full)() {
+            return Err(ProposeError::DiskFull { data: self.disk.data.clone() });
+        }
+        let bytes = blobs.iter().map(|blob| blob.data.len()).sum::<usize>().min(QUEUE_MAX_BYTES);
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.room).acquire_many_owned(bytes);
+        let room = Some(room.await.map_err(|_| ProposeError::Stopping)?);
+        let (reply, parked) = oneshot::channel();
+        let item = Item { command, blobs, reply: Some(reply), _room: room };
+        self.queue.send(item).await.map_err(|_| ProposeError::Stopping)?;
+        Ok(Pending(parked))
+    }
+}
+
+/// What the proposer needs besides its queues.
+pub struct ProposerParts {
+    /// Raft.
+    pub node: Node,
+    /// For the led time at the start of a term.
+    pub pump: PumpHandle,
+    /// Where this node stands.
+    pub role: watch::Receiver<Role>,
+    /// Proposed right behind the first entry of a term, while the ledger has no cluster id.
+    pub configure: v1::ConfigureCommand,
+    /// Names the disk that is full.
+    pub data: String,
+}
+
+/// Starts the proposer. The receiver tells the term in which commands are taken, once they are.
+pub fn start(
+    queues: Queues,
+    parts: ProposerParts,
+    tasks: &TaskTracker,
+    stop: CancellationToken,
+) -> (ProposerHandle, watch::Receiver<Option<u64>>) {
+    let node = parts.node.clone();
+    let disk = Disk { full: Box::new(move || node.disk_full()), data: parts.data.clone() };
+    let room = Arc::new(Semaphore::new(QUEUE_MAX_BYTES));
+    let handle = ProposerHandle { queue: queues.handle, room, disk: Arc::new(disk) };
+    let (serving, watched) = watch::channel(None);
+    let proposer = Proposer {
+        own: queues.own_queue,
+        queue: queues.queue,
+        parts,
+        in_flight: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
+        serving,
+    };
+    tasks.spawn(stop.run_until_cancelled_owned(proposer.run()));
+    (handle, watched)
+}
+
+struct Proposer {
+    own: mpsc::Receiver<Item>,
+    queue: mpsc::Receiver<Item>,
+    parts: ProposerParts,
+    in_flight: Arc<Semaphore>,
+    serving: watch::Sender<Option<u64>>,
+}
+
+/// Led time of this term: that of its first entry, and what the own clock measured since.
+struct Term {
+    number: u64,
+    led_ms: u64,
+    since: Instant,
+}
+
+impl Term {
+    fn led_ms(&self) -> u64 {
+        self.led_ms.saturating_add(ms_since(self.since))
+    }
+}
+
+impl Proposer {
+    async fn run(mut self) {
+        loop {
+            let role = *self.parts.role.borrow_and_update();
+            let more = match role {
+                Role::Following { leader } => self.follow(leader).await,
+                Role::Leading { term } => match self.begin(term).await {
+                    Some(begun) => {
+                        self.serving.send_replace(Some(term));
+                        let more = self.lead(begun).await;
+                        self.serving.send_replace(None);
+                        more
+                    }
+                    None => self.parts.role.changed().await.is_ok(),
+                },
+            };
+            if !more {
+                return;
+            }
+        }
+    }
+
+    /// Refuses until the role changes. False: the queues have ended.
+    async fn follow(&mut self, leader: Option<u64>) -> bool {
+        loop {
+            let item = tokio::select! {
+                biased;
+                changed = self.parts.role.changed() => return changed.is_ok(),
+                item = self.own.recv() => item,
+                item = self.queue.recv() => item,
+            };
+            let Some(item) = item else { return false };
+            item.refuse(ProposeError::NotLeader { leader });
+        }
+    }
+
+    /// Proposes the first entry of the term and waits until it is applied.
+    async fn begin(&self, term: u64) -> Option<Term> {
+        // All that earlier terms committed is applied before the read is answered only if raft
+        // has applied it: apply takes the maximum, so an older value does no harm.
+        let look =
+            self.parts.pump.read(|view| (view.ledger.led(), view.ledger.cluster_id().is_empty()));
+        let (led_ms, unconfigured) = look.await.ok()?;
+        let leader = self.parts.node.id();
+        let begin = v1::TermCommand { leader, term };
+        let mut commands = vec![command(v1::command::Kind::Term(begin))];
+        if unconfigured {
+            let configure = self.parts.configure.clone();
+            commands.push(command(v1::command::Kind::Configure(configure)));
+        }
+        let proposal = stamped(led_ms, Vec::new(), commands);
+        let (done, applied) = oneshot::channel();
+        let written = move |written| {
+            // The proposer waits for it unless it is being stopped.
+            let _ = done.send(written);
+        };
+        self.parts.node.propose(encode(&proposal), written).await.ok()?;
+        match applied.await.ok()? {
+            Written::Applied(reply) => {
+                Some(Term { number: term, led_ms: reply.led_ms, since: Instant::now() })
+            }
+            Written::NotLeader(_) | Written::Unknown => None,
+        }
+    }
+
+    /// Gathers and proposes until the role changes. False: the queues have ended.
+    async fn lead(&mut self, term: Term) -> bool {
+        loop {
+            let in_flight = Arc::clone(&self.in_flight);
+            let permit = tokio::select! {
+                biased;
+                changed = self.parts.role.changed() => return changed.is_ok(),
+                permit = in_flight.acquire_owned() => permit,
+            };
+            let Ok(permit) = permit else { return false };
+            let first = tokio::select! {
+                biased;
+                changed = self.parts.role.changed() => return changed.is_ok(),
+                item = self.own.recv() => item,
+                item = self.queue.recv() => item,
+            };
+            let Some(first) = first else { return false };
+            let gathered = self.gather(first);
+            if self.propose(&term, gathered, permit).await.is_err() {
+                tracing::warn!(term = term.number, "raft takes no more proposals");
+                return self.parts.role.changed().await.is_ok();
+            }
+        }
+    }
+
+    /// What waits, up to the limits of a batch; facts and orders before new submits.
+    fn gather(&mut self, first: Item) -> Gathered {
+        let mut gathering = Gathering::new(first);
+        while gathering.has_room() {
+            let next = self.own.try_recv().or_else(|_| self.queue.try_recv());
+            let Ok(item) = next else { break };
+            gathering.push(item);
+        }
+        gathering.finish()
+    }
+
+    async fn propose(
+        &self,
+        term: &Term,
+        gathered: Gathered,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<(), crate::raft::ReadError> {
+        let Gathered { commands, blobs, replies } = gathered;
+        let proposal = stamped(term.led_ms(), blobs, commands);
+        let written = move |written: Written| {
+            answer(replies, written);
+            drop(permit);
+        };
+        self.parts.node.propose(encode(&proposal), written).await
+    }
+}
+
+type Replies = Vec<Option<oneshot::Sender<Result<Accepted, ProposeError>>>>;
+
+/// Gives each parked reply the outcome of its command, or why there is none.
+fn answer(replies: Replies, written: Written) {
+    let (outcomes, error) = match written {
+        Written::Applied(Reply { outcomes, .. }) => (outcomes, ProposeError::OutcomeUnknown),
+        Written::NotLeader(leader) => (Vec::new(), ProposeError::NotLeader { leader }),
+        Written::Unknown => (Vec::new(), ProposeError::OutcomeUnknown),
+    };
+    let mut outcomes = outcomes.into_iter();
+    for reply in replies {
+        let outcome = outcomes.next();
+        let Some(reply) = reply else { continue };
+        let accepted = outcome.map(|outcome| Accepted { outcome });
+        // A caller that went away does not hear it.
+        let _ = reply.send(accepted.ok_or_else(|| error.clone()));
+    }
+}
+
+fn command(kind: v1::command::Kind) -> v1::Command {
+    v1::Command { kind: Some(kind) }
+}
+
+fn stamped(led_ms: u64, blobs: Vec<v1::Blob>, commands: Vec<v1::Command>) -> v1::Proposal {
+    v1::Proposal { level: proto::LEVEL, wall_ms: wall_ms(), led_ms, blobs, commands }
+}
+
+fn encode(proposal: &v1::Proposal) -> Arc<[u8]> {
+    Arc::from(proposal.encode_to_vec())
+}

@@ -1,0 +1,126 @@
+//! The Cluster service (design 5): what operators ask.
+
+use super::identity::{Caller, caller};
+use super::server::{Shared, ShutdownRequest, counts_to_wire};
+use super::status::{not_allowed, stopping};
+use crate::clock::ms_since;
+use docket_core::leader::NodeView;
+use docket_core::ledger::Ledger;
+use proto::v1;
+use tonic::{Request, Response, Status};
+
+/// The service.
+#[derive(Clone)]
+pub struct Cluster {
+    shared: Shared,
+}
+
+impl Cluster {
+    /// A service over the shared parts.
+    pub fn new(shared: Shared) -> Self {
+        Cluster { shared }
+    }
+
+    fn may_shut_down(&self, caller: &Caller) -> Result<(), Status> {
+        let about = &self.shared.about;
+        if caller.admin || caller.uid == about.uid {
+            return Ok(());
+        }
+        Err(not_allowed(format!(
+            "this node belongs to {}: only they, root or an admin may end it",
+            about.user
+        )))
+    }
+
+    async fn held(&self) -> Result<u64, Status> {
+        let look = |view: crate::pump::View<'_>| {
+            let agents = view.ledger.agents();
+            agents.map(|agent| view.ledger.held_by(agent.id()).count() as u64).sum()
+        };
+        Ok(self.shared.pump.read(look).await?)
+    }
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl v1::cluster_server::Cluster for Cluster {
+    async fn status(&self, _: Request<v1::StatusRequest>) -> Answer<v1::StatusAnswer> {
+        let about = &self.shared.about;
+        let raft = self.shared.node.status();
+        // Not linearizable on purpose: a controller without a majority must still say how it is.
+        let look = |view: crate::pump::View<'_>| {
+            let ledger = view.ledger;
+            let id = ledger.cluster_id().to_owned();
+            (id, ledger.generation(), ledger.applied(), ledger.counts())
+        };
+        let (cluster_id, generation, applied, counts) = self.shared.pump.read(look).await?;
+        Ok(Response::new(v1::StatusAnswer {
+            cluster_id,
+            generation,
+            term: raft.term,
+            leader: raft.leader,
+            applied,
+            voters: raft.voters,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            level: proto::LEVEL,
+            tasks_by_state: counts_to_wire(counts),
+            uptime_ms: ms_since(about.since),
+            pid: std::process::id(),
+            data: about.config.data.display().to_string(),
+            listen: about.listen.clone(),
+            embedded: about.embedded,
+            user: about.user.clone(),
+            host: about.host.clone(),
+            disk_full: self.shared.node.disk_full(),
+        }))
+    }
+
+    async fn list_nodes(&self, _: Request<v1::ListNodesRequest>) -> Answer<v1::ListNodesAnswer> {
+        let look = |view: crate::pump::View<'_>| {
+            let views = view.leader.node_views(view.ledger, view.now_ms);
+            let nodes = views.into_iter().filter_map(|node| node_to_wire(view.ledger, node));
+            nodes.collect::<Vec<v1::Node>>()
+        };
+        let mut nodes = self.shared.read(look).await?;
+        nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(Response::new(v1::ListNodesAnswer { nodes }))
+    }
+
+    async fn shutdown(&self, request: Request<v1::ShutdownRequest>) -> Answer<v1::ShutdownAnswer> {
+        self.may_shut_down(&caller(&request)?)?;
+        let kill = request.into_inner().kill;
+        let killed = if kill { self.held().await? } else { 0 };
+        // The first request counts: a second one while it is under way asks for the same.
+        match self.shared.about.shutdown.try_send(ShutdownRequest { kill }) {
+            Ok(()) | Err(tokio::sync::mpsc::error::TrySendError::Full(_)) => {}
+            Err(tokio::sync::mpsc::error::TrySendError::Closed(_)) => return Err(stopping()),
+        }
+        Ok(Response::new(v1::ShutdownAnswer { killed }))
+    }
+}
+
+fn node_to_wire(ledger: &Ledger, node: NodeView) -> Option<v1::Node> {
+    let agent = ledger.agent(&node.agent_id)?;
+    let used = ledger.used(&node.agent_id);
+    let mut notes = node.notes;
+    if let Some(fault) = agent.kept_out(ledger.led()) {
+        notes.push(format!("kept out: {} failed: {}", fault.failure.step, fault.failure.message));
+    }
+    if !agent.strays().is_empty() {
+        notes.push(format!("{} attempts unknown to the ledger", agent.strays().len()));
+    }
+    Some(v1::Node {
+        name: agent.name().to_owned(),
+        agent_id: node.agent_id,
+        state: node.state.as_str().to_owned(),
+        last_word_ms: node.last_word_ms,
+        resources: agent.join().resources.clone(),
+        cpus_used: u32::try_from(used.cpus).unwrap_or(u32::MAX),
+        mem_used: used.mem_bytes,
+        jobs: u32::try_from(ledger.held_by(agent.id()).count()).unwrap_or(u32::MAX),
+        notes: notes.join("; "),
+        version: agent.join().version.clone(),
+        incarnation: agent.incarnation(),
+    })
+}

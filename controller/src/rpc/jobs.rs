@@ -1,0 +1,154 @@
+//! The Jobs service (design 5): what users and programs ask. Each method validates, does one thing
+//! to the log or the ledger, and answers.
+
+use super::convert::{self, ValidSubmit};
+use super::identity::{Caller, caller};
+use super::logs::{self, Broker};
+use super::server::{Shared, in_time};
+use super::status::{code_number, rejected, unexpected};
+use super::{cancel, list, wait};
+use crate::proposer::{Accepted, Pending};
+use docket_core::ledger::{Outcome, Rejection};
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt as _};
+use proto::v1;
+use tonic::{Request, Response, Status, Streaming};
+
+/// Submits of one stream that wait for their outcome: several full batches, so that gathering
+/// never waits for an acknowledgement.
+const UNACKNOWLEDGED_MAX: usize = 8192;
+
+/// The service.
+#[derive(Clone)]
+pub struct Jobs {
+    shared: Shared,
+    broker: Broker,
+}
+
+impl Jobs {
+    /// A service over the shared parts; logs come through the broker.
+    pub fn new(shared: Shared, broker: Broker) -> Self {
+        Jobs { shared, broker }
+    }
+
+    /// Validates and queues one submit of a stream; the order of calls is the order of ids.
+    async fn queue(&self, caller: &Caller, request: v1::SubmitRequest) -> Result<Pending, Status> {
+        let ValidSubmit { command, blobs } = convert::submit(request, caller)?;
+        self.shared.enqueue(v1::command::Kind::Submit(command), blobs).await
+    }
+
+    fn submit_all(
+        self,
+        caller: Caller,
+        requests: Streaming<v1::SubmitRequest>,
+    ) -> impl Stream<Item = Result<v1::SubmitAnswer, Status>> + Send + 'static {
+        let queued = requests.then(move |request| {
+            let (jobs, caller) = (self.clone(), caller.clone());
+            // The outer error is the stream's own: it ends it. The inner one refuses this submit.
+            async move { Ok::<_, Status>(jobs.queue(&caller, request?).await) }
+        });
+        queued
+            .map(|queued| async move {
+                let answered = match queued? {
+                    Ok(pending) => in_time(pending.outcome()).await.and_then(submitted),
+                    Err(refused) => Err(refused),
+                };
+                Ok(answered.unwrap_or_else(|status| refused_submit(&status)))
+            })
+            .buffered(UNACKNOWLEDGED_MAX)
+    }
+}
+
+fn submitted(accepted: Accepted) -> Result<v1::SubmitAnswer, Status> {
+    match accepted.outcome {
+        Outcome::Submitted { job, repeated } => {
+            Ok(v1::SubmitAnswer { job: job.0, repeated, ..v1::SubmitAnswer::default() })
+        }
+        Outcome::Rejected(rejection) => Err(rejected(&rejection)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn refused_submit(status: &Status) -> v1::SubmitAnswer {
+    v1::SubmitAnswer {
+        error: Some(status.message().to_owned()),
+        error_code: code_number(status.code()),
+        ..v1::SubmitAnswer::default()
+    }
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl v1::jobs_server::Jobs for Jobs {
+    type SubmitManyStream = BoxStream<'static, Result<v1::SubmitAnswer, Status>>;
+    type WaitStream = BoxStream<'static, Result<v1::Task, Status>>;
+    type LogsStream = BoxStream<'static, Result<v1::LogPiece, Status>>;
+
+    async fn submit(&self, request: Request<v1::SubmitRequest>) -> Answer<v1::SubmitAnswer> {
+        let caller = caller(&request)?;
+        let ValidSubmit { command, blobs } = convert::submit(request.into_inner(), &caller)?;
+        let accepted = self.shared.propose(v1::command::Kind::Submit(command), blobs).await?;
+        Ok(Response::new(submitted(accepted)?))
+    }
+
+    async fn submit_many(
+        &self,
+        request: Request<Streaming<v1::SubmitRequest>>,
+    ) -> Answer<Self::SubmitManyStream> {
+        let caller = caller(&request)?;
+        let answers = self.clone().submit_all(caller, request.into_inner());
+        Ok(Response::new(self.shared.until_stopped(answers).boxed()))
+    }
+
+    async fn get(&self, request: Request<v1::GetRequest>) -> Answer<v1::GetAnswer> {
+        let jobs = convert::job_ids(&request.into_inner().jobs)?;
+        self.shared.linearizable().await?;
+        let tasks = self.shared.tasks(jobs).await?;
+        Ok(Response::new(v1::GetAnswer { tasks }))
+    }
+
+    async fn list(&self, request: Request<v1::ListRequest>) -> Answer<v1::ListAnswer> {
+        let caller = caller(&request)?;
+        let valid = convert::list(request.into_inner(), &caller)?;
+        Ok(Response::new(list::list(&self.shared, valid).await?))
+    }
+
+    async fn wait(&self, request: Request<v1::WaitRequest>) -> Answer<Self::WaitStream> {
+        let jobs = convert::job_ids(&request.into_inner().jobs)?;
+        let changes = wait::wait(self.shared.clone(), jobs).await?;
+        Ok(Response::new(self.shared.until_stopped(changes).boxed()))
+    }
+
+    async fn logs(&self, request: Request<v1::LogsRequest>) -> Answer<Self::LogsStream> {
+        let pieces = logs::logs(self.shared.clone(), self.broker.clone(), request.into_inner());
+        let pieces = pieces.await?;
+        Ok(Response::new(self.shared.until_stopped(pieces).boxed()))
+    }
+
+    async fn cancel(&self, request: Request<v1::CancelRequest>) -> Answer<v1::CancelAnswer> {
+        let caller = caller(&request)?;
+        let answer = cancel::cancel(&self.shared, &caller, request.into_inner()).await?;
+        Ok(Response::new(answer))
+    }
+
+    async fn events(&self, request: Request<v1::EventsRequest>) -> Answer<v1::EventsAnswer> {
+        let v1::EventsRequest { job, task } = request.into_inner();
+        let id = convert::only_task(job, task)?;
+        let look = move |view: crate::pump::View<'_>| {
+            view.ledger.find(id)?;
+            // Found above, in the same visit of the pump.
+            Ok(docket_core::events(view.ledger, id).unwrap_or_default())
+        };
+        let answer: Result<_, Rejection> = self.shared.read(look).await?;
+        Ok(Response::new(answer.map_err(|rejection| rejected(&rejection))?))
+    }
+
+    async fn explain(&self, request: Request<v1::ExplainRequest>) -> Answer<v1::ExplainAnswer> {
+        let v1::ExplainRequest { job, task } = request.into_inner();
+        let id = convert::only_task(job, task)?;
+        let look = move |view: crate::pump::View<'_>| super::explain::explain(&view, id);
+        let answer: Result<_, Rejection> = self.shared.read(look).await?;
+        Ok(Response::new(answer.map_err(|rejection| rejected(&rejection))?))
+    }
+}

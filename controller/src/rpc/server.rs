@@ -1,0 +1,220 @@
+//! What every service shares: the way to the ledger, the proposer, and the end of the process.
+
+use super::identity::Caller;
+use super::status;
+use crate::activity::Activity;
+use crate::config::Config;
+use crate::proposer::{Accepted, Pending, ProposerHandle};
+use crate::pump::{PumpHandle, View};
+use crate::raft::Node;
+use docket_core::ledger::Ledger;
+use futures::{Stream, StreamExt as _};
+use proto::{JobId, v1};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+/// A read that waits longer has lost its majority or its controller.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A proposal that waits longer is answered with "outcome unknown": less than what clients wait.
+const PROPOSE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Jobs looked at in one visit of the pump: about a millisecond, so that no entry waits for a list.
+pub const SCAN_SLICE: usize = 4096;
+
+/// Tasks written out in one visit of the pump: a wire form costs more than a look.
+const FETCH_SLICE: usize = 512;
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct Shared {
+    /// Raft.
+    pub node: Node,
+    /// The ledger's owner.
+    pub pump: PumpHandle,
+    /// The way into the log.
+    pub proposer: ProposerHandle,
+    /// Ends every stream.
+    pub stop: CancellationToken,
+    /// Takes note of requests.
+    pub activity: Activity,
+    /// What does not change.
+    pub about: Arc<About>,
+}
+
+/// Facts about this server that do not change while it runs.
+pub struct About {
+    /// The configuration in force.
+    pub config: Config,
+    /// Address of its TCP listener, if it has one.
+    pub listen: String,
+    /// Controller and agent are one process.
+    pub embedded: bool,
+    /// User and uid it runs as.
+    pub user: String,
+    /// Its uid: may shut it down.
+    pub uid: u32,
+    /// Name of its machine.
+    pub host: String,
+    /// When it began to serve.
+    pub since: Instant,
+    /// Tells the embedding process that someone asked for its end.
+    pub shutdown: mpsc::Sender<ShutdownRequest>,
+}
+
+/// Someone asked the embedded node to end (`docket down`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShutdownRequest {
+    /// End the jobs as well.
+    pub kill: bool,
+}
+
+/// Where a scan of the jobs stands: ids below it are still to be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cursor {
+    /// Nothing was seen.
+    Newest,
+    /// Go on below this id.
+    Below(JobId),
+    /// All were seen.
+    End,
+}
+
+impl Shared {
+    /// Resolves when a read through the pump is linearizable.
+    pub async fn linearizable(&self) -> Result<(), Status> {
+        self.activity.touch();
+        match tokio::time::timeout(READ_TIMEOUT, self.node.linearizable()).await {
+            Ok(confirmed) => Ok(confirmed?),
+            Err(_) => Err(status::timed_out("confirming the leadership")),
+        }
+    }
+
+    /// Reads the ledger, linearizably.
+    pub async fn read<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(View<'_>) -> T + Send + 'static,
+    ) -> Result<T, Status> {
+        self.linearizable().await?;
+        Ok(self.pump.read(look).await?)
+    }
+
+    /// Proposes a command and waits for its outcome.
+    pub async fn propose(
+        &self,
+        kind: v1::command::Kind,
+        blobs: Vec<v1::Blob>,
+    ) -> Result<Accepted, Status> {
+        self.activity.touch();
+        let command = v1::Command { kind: Some(kind) };
+        in_time(self.proposer.propose(command, blobs)).await
+    }
+
+    /// Queues a command behind those queued before; [`in_time`] waits for its outcome.
+    pub async fn enqueue(
+        &self,
+        kind: v1::command::Kind,
+        blobs: Vec<v1::Blob>,
+    ) -> Result<Pending, Status> {
+        let command = v1::Command { kind: Some(kind) };
+        Ok(self.proposer.enqueue(command, blobs).await?)
+    }
+
+    /// The tasks of `jobs`, in that order. An id that names none is NOT_FOUND.
+    pub async fn tasks(&self, jobs: Vec<JobId>) -> Result<Vec<v1::Task>, Status> {
+        let mut tasks = Vec::with_capacity(jobs.len());
+        for slice in jobs.chunks(FETCH_SLICE) {
+            let slice = slice.to_vec();
+            let look = move |view: View<'_>| {
+                slice.iter().map(|id| task(view.ledger, *id)).collect::<Result<Vec<_>, _>>()
+            };
+            tasks.extend(self.pump.read(look).await??);
+        }
+        Ok(tasks)
+    }
+
+    /// Looks at the next slice of jobs, newest first. `take` folds over them.
+    pub async fn scan<A: Send + 'static>(
+        &self,
+        from: Cursor,
+        state: A,
+        take: impl Fn(&mut A, &Ledger, &docket_core::ledger::Job) -> Scan + Send + 'static,
+    ) -> Result<(Cursor, A), Status> {
+        let below = match from {
+            Cursor::Newest => None,
+            Cursor::Below(id) => Some(id),
+            Cursor::End => return Ok((Cursor::End, state)),
+        };
+        let look = move |view: View<'_>| {
+            let mut state = state;
+            let jobs = view.ledger.jobs_newest_first(below);
+            for (seen, job) in jobs.enumerate() {
+                let last = matches!(take(&mut state, view.ledger, job), Scan::Enough);
+                if last || seen + 1 >= SCAN_SLICE {
+                    return (Cursor::Below(job.id()), state);
+                }
+            }
+            (Cursor::End, state)
+        };
+        Ok(self.pump.read(look).await?)
+    }
+
+    /// Ends a stream with a status when the server stops: an open stream would hold it up.
+    pub fn until_stopped<T: Send + 'static>(
+        &self,
+        stream: impl Stream<Item = Result<T, Status>> + Send + 'static,
+    ) -> impl Stream<Item = Result<T, Status>> + Send + 'static {
+        let stop = self.stop.clone();
+        let ended = stop.clone();
+        let open = self.activity.open();
+        stream.inspect(move |_| open.touch()).take_until(stop.cancelled_owned()).chain(
+            futures::stream::iter([()]).filter_map(move |()| {
+                let stopped = ended.is_cancelled().then(|| Err(status::stopping()));
+                async move { stopped }
+            }),
+        )
+    }
+}
+
+/// Whether a scan goes on in its slice.
+pub enum Scan {
+    /// Show me the next one.
+    More,
+    /// The next slice begins behind this one.
+    Enough,
+}
+
+/// Waits for an outcome, but not for ever.
+pub async fn in_time(
+    outcome: impl Future<Output = Result<Accepted, crate::proposer::ProposeError>>,
+) -> Result<Accepted, Status> {
+    match tokio::time::timeout(PROPOSE_TIMEOUT, outcome).await {
+        Ok(accepted) => Ok(accepted?),
+        Err(_) => Err(crate::proposer::ProposeError::OutcomeUnknown.into()),
+    }
+}
+
+/// The wire form of a job, or why there is none.
+pub fn task(ledger: &Ledger, id: JobId) -> Result<v1::Task, Status> {
+    match ledger.job(id) {
+        Some(job) => Ok(job.to_wire(ledger)),
+        None if ledger.evicted(id) => Err(status::evicted(id.0)),
+        None => Err(status::no_such_job(id.0, ledger.next_job_id().0 - 1)),
+    }
+}
+
+/// Whether `caller` may change jobs of `user`.
+pub fn may_change(caller: &Caller, uid: u32) -> bool {
+    caller.admin || caller.uid == uid
+}
+
+/// Counts by state, as the wire names them.
+pub fn counts_to_wire(
+    counts: BTreeMap<docket_core::ledger::StateName, u64>,
+) -> BTreeMap<String, u64> {
+    counts.into_iter().map(|(state, count)| (state.as_str().to_owned(), count)).collect()
+}

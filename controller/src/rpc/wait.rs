@@ -1,0 +1,158 @@
+//! `Wait`: one message per job at once, then each change until all are terminal. It registers with
+//! the pump before it looks, so a change in between wakes it.
+
+use super::server::Shared;
+use crate::watch::Watcher;
+use futures::Stream;
+use proto::{JobId, v1};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use tonic::Status;
+
+/// A task that became unknown is told only when it is not claimed again within this time: a new
+/// leader hears most agents within seconds (design 3).
+const HUSH: Duration = Duration::from_secs(5);
+
+/// Follows `jobs`. An id that names no job ends the stream with NOT_FOUND, before any message.
+pub async fn wait(
+    shared: Shared,
+    jobs: Vec<JobId>,
+) -> Result<impl Stream<Item = Result<v1::Task, Status>> + Send + 'static, Status> {
+    shared.linearizable().await?;
+    let watcher = shared.pump.watch(jobs.clone()).await?;
+    let first = shared.tasks(jobs).await?;
+    Ok(async_stream::try_stream! {
+        let mut following = Following::default();
+        for task in first {
+            if let Some(task) = following.tell(task) {
+                yield task;
+            }
+        }
+        while !following.live.is_empty() {
+            let due = following.next(&watcher).await;
+            for task in shared.tasks(due).await? {
+                if let Some(task) = following.tell(task) {
+                    yield task;
+                }
+            }
+        }
+    })
+}
+
+/// What the caller knows, and what it may be told later.
+#[derive(Default)]
+struct Following {
+    /// The last message of each job that is not terminal.
+    live: BTreeMap<JobId, v1::Task>,
+    /// Jobs that became unknown, and when that is told.
+    hushed: BTreeMap<JobId, Instant>,
+}
+
+impl Following {
+    /// The jobs to look at next: those that changed, or whose hush is over.
+    async fn next(&mut self, watcher: &Arc<Watcher>) -> Vec<JobId> {
+        let over = self.hushed.values().min().copied();
+        let changed = async {
+            let changed = watcher.changed().await;
+            changed.into_iter().collect::<Vec<JobId>>()
+        };
+        let due = match over {
+            None => changed.await,
+            Some(over) => tokio::select! {
+                due = changed => due,
+                () = tokio::time::sleep_until(over) => self.hush_over(Instant::now()),
+            },
+        };
+        due.into_iter().filter(|job| self.live.contains_key(job)).collect()
+    }
+
+    fn hush_over(&self, now: Instant) -> Vec<JobId> {
+        self.hushed.iter().filter(|(_, over)| **over <= now).map(|(job, _)| *job).collect()
+    }
+
+    /// The message for a task as it is now, if there is something new to tell.
+    fn tell(&mut self, task: v1::Task) -> Option<v1::Task> {
+        let job = JobId(task.job);
+        let told = self.live.get(&job);
+        if told.is_some_and(|told| told.position == task.position) {
+            return None;
+        }
+        if told.is_some_and(|told| !told.transient) && task.transient {
+            let over = *self.hushed.entry(job).or_insert_with(|| Instant::now() + HUSH);
+            if Instant::now() < over {
+                return None;
+            }
+        }
+        let claimed_again = self.hushed.remove(&job).is_some() && !task.transient;
+        if claimed_again && told.is_some_and(|told| same_to_people(told, &task)) {
+            self.live.insert(job, task);
+            return None;
+        }
+        if task.terminal {
+            self.live.remove(&job);
+        } else {
+            self.live.insert(job, task.clone());
+        }
+        Some(task)
+    }
+}
+
+fn same_to_people(told: &v1::Task, now: &v1::Task) -> bool {
+    (&told.state, &told.substate, told.attempt, &told.node)
+        == (&now.state, &now.substate, now.attempt, &now.node)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(state: &str, position: u64) -> v1::Task {
+        v1::Task {
+            job: 1,
+            state: state.to_owned(),
+            transient: state == "UNKWN",
+            terminal: matches!(state, "DONE" | "EXIT"),
+            attempt: 1,
+            position,
+            ..v1::Task::default()
+        }
+    }
+
+    fn told(following: &mut Following, state: &str, position: u64) -> bool {
+        following.tell(task(state, position)).is_some()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_short_unknown_is_not_told() {
+        let mut following = Following::default();
+        assert!(told(&mut following, "RUN", 1));
+        assert!(!told(&mut following, "RUN", 1), "nothing changed");
+        assert!(!told(&mut following, "UNKWN", 2));
+        tokio::time::advance(Duration::from_secs(4)).await;
+        assert!(!told(&mut following, "UNKWN", 2));
+        assert!(!told(&mut following, "RUN", 3), "claimed again");
+        assert!(told(&mut following, "DONE", 4));
+        assert!(following.live.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_unknown_is_told_and_so_is_what_follows() {
+        let mut following = Following::default();
+        assert!(told(&mut following, "RUN", 1));
+        assert!(!told(&mut following, "UNKWN", 2));
+        let watcher = Arc::new(Watcher::default());
+        assert_eq!(following.next(&watcher).await, [JobId(1)]);
+        assert!(told(&mut following, "UNKWN", 2));
+        assert!(told(&mut following, "RUN", 3));
+        assert!(!told(&mut following, "UNKWN", 4));
+        assert!(told(&mut following, "EXIT", 5), "an end is told at once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_message_comes_at_once_even_if_unknown() {
+        let mut following = Following::default();
+        assert!(told(&mut following, "UNKWN", 7));
+    }
+}
