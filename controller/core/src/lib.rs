@@ -5,6 +5,8 @@
 
 mod events;
 mod explain;
+#[cfg(test)]
+mod explain_tests;
 pub mod leader;
 pub mod ledger;
 pub mod scheduler;

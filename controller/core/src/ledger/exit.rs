@@ -143,7 +143,7 @@ pub(super) fn judge(
     match fact.killed_for() {
         v1::KillCause::Cancel => {
             return over(ExitReason::Cancelled {
-                by: cancelled_by.unwrap_or("unknown").to_owned(),
+                by: cancelled_by.unwrap_or("its node").to_owned(),
             });
         }
         v1::KillCause::TimeLimit => return over(ExitReason::TimeLimit),

@@ -40,7 +40,7 @@ mod thaw;
 mod wire;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use apply::order_id;
 pub use blobs::{Ask, Blob, Hash, Spec};

@@ -50,7 +50,7 @@ pub const MOVES: &[Move] = &[
     go(Suspended, "manifest: running", &[Running]),
     go(Suspended, "manifest: missing", &[Exit]),
     go(Suspended, "manifest: journal lost", &[Exit]),
-    go(Unknown, "start", &[Running]),
+    go(Unknown, "start", &[Running, Unknown]),
     go(Unknown, "finish", &[Done, Exit]),
     go(Unknown, "node fault", &[Queued, Exit]),
     go(Unknown, "manifest: accepted", &[Dispatched, Running, Suspended]),

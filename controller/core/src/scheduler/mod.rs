@@ -8,6 +8,9 @@ mod place;
 mod plan;
 mod view;
 
+#[cfg(test)]
+mod tests;
+
 pub use feasible::{Refusal, Resource, feasible};
 pub use plan::{NodeVerdict, Placement, Plan, Unplaced, Why, plan, why};
 pub use view::Free;

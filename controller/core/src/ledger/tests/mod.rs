@@ -1,1 +1,12 @@
-//! Tests of the ledger as a whole.
+//! Tests of the ledger as a whole: one file per rule of design 3, over a world with verbs.
+
+mod cancel;
+mod facts;
+mod image;
+mod loss;
+mod manifest;
+mod moves;
+mod random;
+mod retention;
+mod submit;
+pub(crate) mod world;

@@ -1,0 +1,118 @@
+//! Golden explanations: what a person reads for each state.
+
+use crate::ledger::tests::world::*;
+use crate::{Sight, Word, explain};
+use proto::JobId;
+use proto::v1::{self, DownCause, finish_fact::End};
+
+fn sight(world: &World, silent_for_ms: u64) -> Sight {
+    let word = Word { reachable: silent_for_ms < 30_000, silent_for_ms };
+    Sight { now_wall_ms: world.wall_ms, agents: [(N1.to_owned(), word)].into() }
+}
+
+fn told(world: &World, sight: &Sight, job: JobId) -> String {
+    let answer = explain(&world.ledger, sight, job).expect("the job is there");
+    let nodes = answer.nodes.iter().map(|n| format!("  {}  {}  {}", n.node, n.has, n.why));
+    let lines = answer.lines.iter().cloned();
+    std::iter::once(answer.headline).chain(nodes).chain(lines).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_pending_job_says_what_it_asks_and_who_holds_it() {
+    let mut world = World::with_node();
+    let holder = world.submit_spec(v1::JobSpec { cpus: 6, ..spec() });
+    world.assign_to(holder, N1);
+    world.submit();
+    let job = world.submit_spec(v1::JobSpec { cpus: 4, ..spec() });
+    world.pass(190_000);
+    assert_eq!(
+        told(&world, &sight(&world, 400), job),
+        "Job 3 is PEND: cpus: 4 asked, 2 free.\n\
+         \x20 n1  8 cpus, 2 free  cpus: 4 asked, 2 free\n\
+         Place 2 of 2 in the queue (priority 0, waiting 3m10s).\n\
+         It could start when jobs of n1 end: 1."
+    );
+}
+
+#[test]
+fn a_job_that_can_never_run_is_told_so() {
+    let mut world = World::with_node();
+    let job = world.submit_spec(v1::JobSpec { cpus: 64, ..spec() });
+    assert_eq!(
+        told(&world, &sight(&world, 0), job),
+        "Job 1 is PEND: no node is large enough: cpus: 64 asked, 8 in all.\n\
+         \x20 n1  8 cpus  cpus: 64 asked, 8 in all: can never run it\n\
+         Place 1 of 1 in the queue (priority 0, waiting 0s).\n\
+         No node that has joined can ever run it: docket cancel 1, and ask for less."
+    );
+}
+
+#[test]
+fn an_unknown_job_says_who_is_silent_and_when_it_is_decided() {
+    let mut world = World::with_node();
+    let job = world.running();
+    world.pass(30_000);
+    world.down(N1, 1, DownCause::Silence);
+    world.cancel(job);
+    world.pass(39_000);
+    world.tick();
+    assert_eq!(
+        told(&world, &sight(&world, 69_000), job),
+        "Job 1 is UNKWN: n1: its node is silent.\n\
+         Unknown since 22:13:50 UTC; its last word came 1m09s ago (limit 30s).\n\
+         n1 may be cut off and the job alive.\n\
+         If n1 comes back, its manifest decides: running again, or its real exit code.\n\
+         If not, the job ends as EXIT lost at 22:18:50 UTC (transient_since + 5m00s).\n\
+         It will not be started elsewhere (--retries 0).\n\
+         mia asked to cancel it at 22:13:50 UTC; it ends when its node has killed it."
+    );
+}
+
+#[test]
+fn an_ended_job_says_how_and_shows_its_last_words() {
+    let mut world = World::with_node();
+    let job = world.running();
+    world.finish(job, End::WaitStatus(3 << 8));
+    assert_eq!(
+        told(&world, &sight(&world, 0), job),
+        "Job 1 is EXIT: exit code 3.\n\
+         Ended at 22:13:21 UTC on n1, attempt 1.\n\
+         Last lines of stderr:\n\
+         | last words"
+    );
+}
+
+#[test]
+fn a_settled_job_says_that_no_code_is_known_and_shows_the_late_one() {
+    let mut world = World::with_node();
+    let job = world.running();
+    world.down(N1, 1, DownCause::Rdhup);
+    world.join(N1, 2, "j1");
+    world.finish(job, code(42));
+    assert_eq!(
+        told(&world, &sight(&world, 0), job),
+        "Job 1 is EXIT: the agent of its node died.\n\
+         Ended at 22:13:20 UTC on n1, attempt 1.\n\
+         Its node did not tell the end, so no exit code is known.\n\
+         The real end came later and changes nothing: exit code 42."
+    );
+}
+
+#[test]
+fn every_state_has_an_explanation() {
+    let mut world = World::with_node();
+    let held = world.submit_spec(v1::JobSpec { hold: true, ..spec() });
+    let jobs = [held, world.dispatched(), world.running(), world.suspended()];
+    let heads = jobs.map(|job| {
+        explain(&world.ledger, &sight(&world, 0), job).map(|a| a.headline).unwrap_or_default()
+    });
+    assert_eq!(
+        heads,
+        [
+            "Job 1 is PEND: it is held.",
+            "Job 2 is PEND: it was given to n1, which has not told its start yet.",
+            "Job 3 is RUN: it runs on n1.",
+            "Job 4 is SUSP: it was stopped on request, on n1.",
+        ]
+    );
+}

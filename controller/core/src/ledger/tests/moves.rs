@@ -1,0 +1,220 @@
+//! Every state by every cause, against the table of moves.
+
+use super::world::*;
+use crate::ledger::{Kind, MOVES};
+use proto::JobId;
+use proto::v1::{self, DownCause, OnDisconnect, Phase, command::Kind as Command, finish_fact::End};
+use std::collections::BTreeSet;
+
+type Make = fn(&mut World) -> JobId;
+type Cause = fn(&mut World, JobId);
+
+/// Every state, those with several kinds of data more than once.
+const STATES: &[(Kind, Make)] = &[
+    (Kind::Queued, World::submit),
+    (Kind::Queued, after_a_fault),
+    (Kind::Held, held),
+    (Kind::Dispatched, World::dispatched),
+    (Kind::Dispatched, |w| asked_to_end(w, World::dispatched)),
+    (Kind::Running, World::running),
+    (Kind::Running, |w| asked_to_end(w, World::running)),
+    (Kind::Running, patient),
+    (Kind::Suspended, World::suspended),
+    (Kind::Suspended, |w| {
+        let job = patient(w);
+        claim(w, job, Phase::Suspended);
+        job
+    }),
+    (Kind::Unknown, |w| lost(w, World::dispatched)),
+    (Kind::Unknown, |w| lost(w, World::running)),
+    (Kind::Unknown, |w| lost(w, World::suspended)),
+    (Kind::Done, |w| over(w, code(0))),
+    (Kind::Exit, |w| over(w, code(1))),
+    (Kind::Exit, |w| {
+        let job = w.running();
+        w.down(N1, 1, DownCause::Rdhup);
+        job
+    }),
+    (Kind::Exit, |w| {
+        let job = w.submit();
+        w.cancel(job);
+        job
+    }),
+];
+
+/// Every cause, by the name that the table gives it; a name may have several.
+const CAUSES: &[(&str, Cause)] = &[
+    ("assign", |w, job| {
+        w.assign_to(job, N1);
+    }),
+    ("hold", |w, job| hold(w, job, false)),
+    ("release", |w, job| hold(w, job, true)),
+    ("cancel", |w, job| {
+        w.cancel(job);
+    }),
+    ("signal", |w, job| signal(w, job)),
+    ("suspend", |w, job| suspend(w, job, false)),
+    ("resume", |w, job| suspend(w, job, true)),
+    ("priority", priority),
+    ("start", |w, job| {
+        w.start(job);
+    }),
+    ("finish", |w, job| {
+        w.finish(job, code(0));
+    }),
+    ("finish", |w, job| {
+        w.finish(job, End::WaitStatus(9));
+    }),
+    ("node fault", |w, job| {
+        w.refuse(job);
+    }),
+    ("agent died", |w, _| {
+        w.down(N1, incarnation(w), DownCause::Rdhup);
+    }),
+    ("silence", |w, _| {
+        w.down(N1, incarnation(w), DownCause::Silence);
+    }),
+    ("silence", |w, _| {
+        w.down(N1, incarnation(w), DownCause::Goodbye);
+    }),
+    ("silence", |w, _| {
+        w.apply(Command::Unknown(v1::UnknownCommand::default()));
+    }),
+    ("new term", |w, _| {
+        w.term(99);
+    }),
+    ("join", |w, _| {
+        w.join(N1, 50, "j1");
+    }),
+    ("manifest: accepted", |w, job| claim(w, job, Phase::Accepted)),
+    ("manifest: running", |w, job| claim(w, job, Phase::Running)),
+    ("manifest: suspended", |w, job| claim(w, job, Phase::Suspended)),
+    ("manifest: ended", |w, job| claim(w, job, Phase::Ended)),
+    ("manifest: missing", |w, _| {
+        w.join(N1, 50, "j1");
+        w.at_join(N1, Vec::new());
+    }),
+    ("manifest: journal lost", |w, _| {
+        w.join(N1, 50, "j2");
+        w.at_join(N1, Vec::new());
+    }),
+    ("time to live over", |w, _| {
+        w.pass(1_000_000);
+        w.tick();
+    }),
+    ("configure", |w, _| {
+        w.apply(Command::Configure(v1::ConfigureCommand::default()));
+    }),
+    ("submit", |w, _| {
+        w.submit();
+    }),
+];
+
+fn incarnation(world: &World) -> u64 {
+    world.ledger.agent(N1).map_or(0, |agent| agent.incarnation())
+}
+
+fn after_a_fault(world: &mut World) -> JobId {
+    let job = world.dispatched();
+    world.refuse(job);
+    world.pass(1000);
+    world.tick();
+    job
+}
+
+fn held(world: &mut World) -> JobId {
+    world.submit_spec(v1::JobSpec { hold: true, ..spec() })
+}
+
+fn asked_to_end(world: &mut World, make: Make) -> JobId {
+    let job = make(world);
+    world.cancel(job);
+    job
+}
+
+/// Runs, and survives its agent.
+fn patient(world: &mut World) -> JobId {
+    let spec = v1::JobSpec { on_disconnect: OnDisconnect::Unknown as i32, ..spec() };
+    let job = world.submit_spec(spec);
+    world.assign_to(job, N1);
+    world.start(job);
+    job
+}
+
+fn lost(world: &mut World, make: Make) -> JobId {
+    let job = make(world);
+    world.down(N1, 1, DownCause::Silence);
+    job
+}
+
+fn over(world: &mut World, end: End) -> JobId {
+    let job = world.running();
+    world.finish(job, end);
+    job
+}
+
+fn hold(world: &mut World, job: JobId, release: bool) {
+    let (by, request_id) = (Some(user("mia")), world.next_request());
+    world.apply(Command::Hold(v1::HoldCommand { by, request_id, jobs: vec![job.0], release }));
+}
+
+fn signal(world: &mut World, job: JobId) {
+    let (by, request_id) = (Some(user("mia")), world.next_request());
+    let signal = Some(10);
+    world.apply(Command::Cancel(v1::CancelCommand { by, request_id, jobs: vec![job.0], signal }));
+}
+
+fn suspend(world: &mut World, job: JobId, resume: bool) {
+    let (by, request_id) = (Some(user("mia")), world.next_request());
+    world.apply(Command::Suspend(v1::SuspendCommand { by, request_id, jobs: vec![job.0], resume }));
+}
+
+fn priority(world: &mut World, job: JobId) {
+    let (by, request_id) = (Some(user("mia")), world.next_request());
+    let priority = 7;
+    world.apply(Command::Priority(v1::PriorityCommand {
+        by,
+        request_id,
+        jobs: vec![job.0],
+        priority,
+    }));
+}
+
+fn claim(world: &mut World, job: JobId, phase: Phase) {
+    let item = world.item(job, phase);
+    let mut page = world.page(N1, vec![item]);
+    page.at_join = false;
+    page.last_order = u64::MAX;
+    world.apply(Command::Manifest(page));
+}
+
+#[test]
+fn every_state_moves_by_every_cause_as_the_table_says() {
+    let mut seen = BTreeSet::new();
+    for (from, make) in STATES {
+        for (by, cause) in CAUSES {
+            let mut world = World::with_node();
+            let job = make(&mut world);
+            assert_eq!(world.kind(job), *from, "the way to {from:?}");
+            let before = world.task(job);
+            cause(&mut world, job);
+            let to = world.kind(job);
+            let allowed = MOVES.iter().find(|m| m.from == *from && m.by == *by);
+            let legal = allowed.map_or(to == *from, |m| m.to.contains(&to));
+            assert!(legal, "{from:?} moved by {by} to {to:?}");
+            if from.terminal() {
+                let late =
+                    v1::Task { late_outcome: None, position: before.position, ..world.task(job) };
+                assert_eq!(late, before, "{by} changed a terminal task");
+            }
+            if to != *from {
+                seen.insert((*from, *by, to));
+            }
+        }
+    }
+    for m in MOVES {
+        for to in m.to.iter().filter(|to| **to != m.from) {
+            assert!(seen.contains(&(m.from, m.by, *to)), "never seen: {m:?} to {to:?}");
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! Random entries, nonsense included: the invariants hold, terminal is absorbing, every replica
+//! has the same bytes, and how commands are batched does not matter.
+
+use super::image::bytes;
+use super::world::{N1, N2, attempt_ref, finish_of, join, spec, start_of, submit, user};
+use crate::ledger::{Ledger, Outcome, StateName};
+use proptest::prelude::*;
+use proto::v1::{self, command::Kind as Command, fact, finish_fact::End};
+use proto::{JobId, v1::KillCause};
+use std::collections::BTreeMap;
+
+/// A step of a random log; what depends on the state is filled in when it is applied.
+#[derive(Clone, Debug)]
+enum Step {
+    Submit { user: u8, request: u8, cpus: u8, hold: bool },
+    Assign { job: u8, agent: bool },
+    Plan,
+    Facts { agent: bool, gap: bool, facts: Vec<(u8, u8, u8)> },
+    Cancel { user: u8, job: u8, signal: Option<u8> },
+    Edit { job: u8, kind: u8 },
+    Join { agent: bool, ahead: u8, journal: u8 },
+    Manifest { agent: bool, at_join: bool, last: bool, items: Vec<(u8, u8, u8)> },
+    Down { agent: bool, cause: u8 },
+    Unknown { agent: bool },
+    Term { ahead: u8 },
+    Tick { later_s: u16 },
+    Nothing,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let triple = || (0u8..12, 0u8..4, 0u8..8);
+    let step = prop_oneof![
+        4 => (0u8..3, 0u8..30, 0u8..6, prop::bool::weighted(0.1))
+            .prop_map(|(user, request, cpus, hold)| Step::Submit { user, request, cpus, hold }),
+        2 => (0u8..12, any::<bool>()).prop_map(|(job, agent)| Step::Assign { job, agent }),
+        4 => Just(Step::Plan),
+        6 => (any::<bool>(), prop::bool::weighted(0.1), prop::collection::vec(triple(), 1..4))
+            .prop_map(|(agent, gap, facts)| Step::Facts { agent, gap, facts }),
+        2 => (0u8..3, 0u8..12, prop::option::of(0u8..70))
+            .prop_map(|(user, job, signal)| Step::Cancel { user, job, signal }),
+        2 => (0u8..12, 0u8..6).prop_map(|(job, kind)| Step::Edit { job, kind }),
+        2 => (any::<bool>(), 0u8..3, 0u8..2)
+            .prop_map(|(agent, ahead, journal)| Step::Join { agent, ahead, journal }),
+        4 => (any::<bool>(), any::<bool>(), prop::bool::weighted(0.8),
+              prop::collection::vec(triple(), 0..5))
+            .prop_map(|(agent, at_join, last, items)| Step::Manifest { agent, at_join, last, items }),
+        1 => (any::<bool>(), 0u8..5).prop_map(|(agent, cause)| Step::Down { agent, cause }),
+        1 => any::<bool>().prop_map(|agent| Step::Unknown { agent }),
+        1 => (0u8..3).prop_map(|ahead| Step::Term { ahead }),
+        2 => (0u16..500).prop_map(|later_s| Step::Tick { later_s }),
+        1 => Just(Step::Nothing),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+fn agent(first: bool) -> &'static str {
+    if first { N1 } else { N2 }
+}
+
+fn incarnation(ledger: &Ledger, agent: &str) -> u64 {
+    ledger.agent(agent).map_or(0, |agent| agent.incarnation())
+}
+
+/// A proposal without stamps; deterministic in ledger and step.
+fn commands(ledger: &Ledger, step: &Step) -> (Vec<v1::Blob>, Vec<Command>) {
+    let one = |command| (Vec::new(), vec![command]);
+    match step {
+        Step::Submit { user, request, cpus, hold } => {
+            let spec = v1::JobSpec { cpus: u32::from(*cpus), hold: *hold, ..spec() };
+            let (blobs, command) =
+                submit(&spec, ["mia", "tom", "root"][usize::from(*user)], &request.to_string());
+            (blobs, vec![command])
+        }
+        Step::Assign { job, agent: first } => {
+            let id = JobId(u64::from(*job));
+            let attempt = ledger.job(id).map_or(1, |job| job.attempt());
+            let known = ledger.agent(agent(*first));
+            one(Command::Assign(v1::AssignCommand {
+                attempt: Some(attempt_ref(id, attempt)),
+                agent_id: agent(*first).to_owned(),
+                incarnation: known.map_or(0, |agent| agent.incarnation()),
+                journal_id: known.map(|agent| agent.journal_id().to_vec()).unwrap_or_default(),
+            }))
+        }
+        Step::Plan => {
+            let plan = crate::scheduler::plan(ledger, &ledger.agents_up(), 100);
+            let assigns = plan.placements.iter().filter_map(|p| p.to_command().kind).collect();
+            (Vec::new(), assigns)
+        }
+        Step::Facts { agent: first, gap, facts } => {
+            one(facts_of(ledger, agent(*first), *gap, facts))
+        }
+        Step::Cancel { user: by, job, signal } => one(Command::Cancel(v1::CancelCommand {
+            by: Some(user(["mia", "tom", "root"][usize::from(*by)])),
+            request_id: format!("c{job}"),
+            jobs: vec![u64::from(*job), u64::from(*job) + 1],
+            signal: signal.map(u32::from),
+        })),
+        Step::Edit { job, kind } => one(edit_of(u64::from(*job), *kind)),
+        Step::Join { agent: first, ahead, journal } => {
+            let id = agent(*first);
+            let next = incarnation(ledger, id) + u64::from(*ahead);
+            let high = ledger.agent(id).map_or(0, |agent| agent.high().0);
+            let join = v1::Join {
+                next_seq: high + 1,
+                ..join(id, next, ["j1", "j2"][usize::from(*journal)])
+            };
+            one(Command::AgentUp(v1::AgentUpCommand { join: Some(join) }))
+        }
+        Step::Manifest { agent: first, at_join, last, items } => {
+            one(manifest_of(ledger, agent(*first), *at_join, *last, items))
+        }
+        Step::Down { agent: first, cause } => one(Command::AgentDown(v1::AgentDownCommand {
+            agent_id: agent(*first).to_owned(),
+            incarnation: incarnation(ledger, agent(*first)),
+            cause: i32::from(*cause),
+        })),
+        Step::Unknown { agent: first } => one(Command::Unknown(v1::UnknownCommand {
+            agent_id: agent(*first).to_owned(),
+            incarnation: incarnation(ledger, agent(*first)),
+            why: String::new(),
+        })),
+        Step::Term { ahead } => one(Command::Term(v1::TermCommand {
+            leader: 1,
+            term: ledger.term() + u64::from(*ahead),
+        })),
+        Step::Tick { .. } => one(Command::Tick(v1::TickCommand {})),
+        Step::Nothing => one(Command::Facts(v1::FactsCommand::default())),
+    }
+}
+
+fn facts_of(ledger: &Ledger, agent: &str, gap: bool, facts: &[(u8, u8, u8)]) -> Command {
+    let known = ledger.agent(agent);
+    let from = known.map_or(1, |agent| agent.high().0 + 1) + u64::from(gap);
+    let facts: Vec<v1::Fact> = (from..)
+        .zip(facts)
+        .map(|(seq, (job, attempt, kind))| v1::Fact {
+            seq,
+            kind: Some(fact_of(ledger, *job, *attempt, *kind)),
+        })
+        .collect();
+    Command::Facts(v1::FactsCommand {
+        agent_id: agent.to_owned(),
+        incarnation: incarnation(ledger, agent),
+        facts: Some(v1::Facts {
+            journal_id: known.map(|agent| agent.journal_id().to_vec()).unwrap_or_default(),
+            from,
+            to: from + facts.len() as u64 - 1,
+            facts,
+        }),
+    })
+}
+
+/// Mostly about the present attempt, so that something happens.
+fn attempt_of(ledger: &Ledger, job: JobId, which: u8) -> u32 {
+    let present = ledger.job(job).map_or(1, |job| job.attempt());
+    if which == 3 { present + 1 } else { present }
+}
+
+fn fact_of(ledger: &Ledger, job: u8, which: u8, kind: u8) -> fact::Kind {
+    let job = JobId(u64::from(job));
+    let attempt = attempt_of(ledger, job, which);
+    let finish = |end| finish_of(job, attempt, end);
+    match kind {
+        0..=2 => fact::Kind::Start(start_of(job, attempt)),
+        3 => fact::Kind::Finish(finish(End::WaitStatus(0))),
+        4 => {
+            let mut fact = finish(End::WaitStatus(9));
+            fact.set_killed_for(KillCause::Cancel);
+            fact.start = Some(start_of(job, attempt));
+            fact::Kind::Finish(fact)
+        }
+        5 => fact::Kind::Finish(finish(End::UnknownStatus(true))),
+        6 => fact::Kind::Finish(finish(End::StartFailure(super::world::node_failure()))),
+        _ => fact::Kind::Refused(v1::RefusedFact {
+            attempt: Some(attempt_ref(job, attempt)),
+            token: Some(v1::Token { generation: 1, attempt }),
+            failure: None,
+        }),
+    }
+}
+
+fn manifest_of(
+    ledger: &Ledger,
+    agent: &str,
+    at_join: bool,
+    last: bool,
+    items: &[(u8, u8, u8)],
+) -> Command {
+    let known = ledger.agent(agent);
+    let items = items
+        .iter()
+        .map(|(job, which, phase)| {
+            let job = JobId(u64::from(*job) + 1);
+            let attempt = attempt_of(ledger, job, *which);
+            v1::ManifestItem {
+                attempt: Some(attempt_ref(job, attempt)),
+                token: Some(v1::Token { generation: 1, attempt }),
+                phase: i32::from(*phase % 5),
+                ..v1::ManifestItem::default()
+            }
+        })
+        .collect();
+    Command::Manifest(v1::ManifestCommand {
+        agent_id: agent.to_owned(),
+        incarnation: incarnation(ledger, agent),
+        journal_id: known.map(|agent| agent.journal_id().to_vec()).unwrap_or_default(),
+        items,
+        last,
+        at_join,
+        last_order: u64::MAX,
+        last_seq: known.map_or(0, |agent| agent.high().0),
+        page: 0,
+    })
+}
+
+fn edit_of(job: u64, kind: u8) -> Command {
+    let (by, request_id, jobs) = (Some(user("root")), "e".to_owned(), vec![job]);
+    match kind {
+        0 | 1 => Command::Hold(v1::HoldCommand { by, request_id, jobs, release: kind == 1 }),
+        2 | 3 => Command::Suspend(v1::SuspendCommand { by, request_id, jobs, resume: kind == 3 }),
+        _ => Command::Priority(v1::PriorityCommand {
+            by,
+            request_id,
+            jobs,
+            priority: i32::from(kind) * 300,
+        }),
+    }
+}
+
+/// Applies a log of random steps, checking after each; returns the proposals.
+fn run(ledger: &mut Ledger, steps: &[Step]) -> Vec<v1::Proposal> {
+    let mut ended = BTreeMap::new();
+    let mut proposals = Vec::new();
+    let configure = v1::ConfigureCommand {
+        policy: Some(v1::Policy { max_queue: 15, ..v1::Policy::default() }),
+        ..v1::ConfigureCommand::default()
+    };
+    let first = vec![Command::Configure(configure)];
+    apply(ledger, &mut proposals, Vec::new(), first, 0);
+    for step in steps {
+        let later = match step {
+            Step::Tick { later_s } => u64::from(*later_s) * 1000,
+            _ => 10,
+        };
+        let (blobs, commands) = commands(ledger, step);
+        apply(ledger, &mut proposals, blobs, commands, later);
+        ledger.check();
+        absorbing(ledger, &mut ended);
+        conserved(ledger);
+    }
+    proposals
+}
+
+fn apply(
+    ledger: &mut Ledger,
+    proposals: &mut Vec<v1::Proposal>,
+    blobs: Vec<v1::Blob>,
+    commands: Vec<Command>,
+    later_ms: u64,
+) {
+    let proposal = v1::Proposal {
+        level: 1,
+        wall_ms: ledger.wall().max(1_700_000_000_000) + later_ms,
+        led_ms: ledger.led() + later_ms,
+        blobs,
+        commands: commands.into_iter().map(|kind| v1::Command { kind: Some(kind) }).collect(),
+    };
+    let applied = ledger.apply(ledger.applied() + 1, &proposal);
+    assert_eq!(applied.outcomes.len(), proposal.commands.len());
+    proposals.push(proposal);
+}
+
+/// What has ended stays exactly as it ended, but for the late outcome (P5).
+fn absorbing(ledger: &Ledger, ended: &mut BTreeMap<JobId, v1::Task>) {
+    for job in ledger.jobs_newest_first(None).filter(|job| job.terminal()) {
+        let now = v1::Task { late_outcome: None, position: 0, ..job.to_wire(ledger) };
+        let first = ended.entry(job.id()).or_insert_with(|| now.clone());
+        assert_eq!(*first, now, "job {} changed after its end", job.id());
+    }
+}
+
+/// Every id that was given is in the ledger, in exactly one state, or has been evicted.
+fn conserved(ledger: &Ledger) {
+    let given = ledger.next_job_id().0 - 1;
+    let evicted = (1..=given).filter(|id| ledger.evicted(JobId(*id))).count() as u64;
+    assert_eq!(ledger.counts().values().sum::<u64>() + evicted, given);
+    let live: u64 = StateName::ALL
+        .iter()
+        .filter(|n| !n.terminal())
+        .filter_map(|n| ledger.counts().get(n).copied())
+        .sum();
+    assert_eq!(live, ledger.live());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_log_keeps_the_invariants_and_replays_to_the_same_bytes(steps in steps()) {
+        let mut ledger = Ledger::new();
+        let proposals = run(&mut ledger, &steps);
+        // A replica that applies the same prefix, is restarted from its image, and goes on.
+        let half = proposals.len() / 2;
+        let mut replica = Ledger::new();
+        let mut twin = Ledger::new();
+        for (index, proposal) in (1u64..).zip(&proposals) {
+            let outcomes = replica.apply(index, proposal);
+            prop_assert_eq!(&outcomes, &twin.apply(index, proposal));
+            if index as usize == half {
+                let image = bytes(&replica.freeze());
+                replica = Ledger::thaw(image.iter().cloned()).expect("its own image");
+                replica.check();
+                prop_assert_eq!(bytes(&replica.freeze()), image);
+            }
+        }
+        prop_assert_eq!(bytes(&replica.freeze()), bytes(&ledger.freeze()));
+        prop_assert_eq!(bytes(&twin.freeze()), bytes(&ledger.freeze()));
+    }
+
+    #[test]
+    fn how_commands_are_batched_does_not_matter(steps in steps(), size in 2usize..9) {
+        let mut one_by_one = Ledger::new();
+        let proposals = run(&mut one_by_one, &steps);
+        let singles: Vec<(v1::Proposal, v1::Command)> = proposals
+            .iter()
+            .flat_map(|p| p.commands.iter().map(|c| (p.clone(), c.clone())))
+            .collect();
+        // All with the stamps of the last, so that only the cuts differ.
+        let stamp = |p: &v1::Proposal, commands, blobs| v1::Proposal {
+            wall_ms: 1_700_000_000_000, led_ms: 0, commands, blobs, ..p.clone()
+        };
+        let (mut cut, mut whole) = (Ledger::new(), Ledger::new());
+        let mut outcomes: (Vec<Outcome>, Vec<Outcome>) = (Vec::new(), Vec::new());
+        for (index, (p, command)) in (1u64..).zip(&singles) {
+            let proposal = stamp(p, vec![command.clone()], p.blobs.clone());
+            outcomes.0.extend(cut.apply(index, &proposal).outcomes);
+        }
+        for (index, group) in (1u64..).zip(singles.chunks(size)) {
+            let commands = group.iter().map(|(_, c)| c.clone()).collect();
+            let blobs = group.iter().flat_map(|(p, _)| p.blobs.clone()).collect();
+            outcomes.1.extend(whole.apply(index, &stamp(&group[0].0, commands, blobs)).outcomes);
+        }
+        prop_assert_eq!(&outcomes.0, &outcomes.1);
+        let seen = |ledger: &Ledger| -> Vec<v1::Task> {
+            let tasks = ledger.jobs_newest_first(None).map(|job| job.to_wire(ledger));
+            tasks.map(|task| v1::Task { position: 0, ..task }).collect()
+        };
+        prop_assert_eq!(seen(&cut), seen(&whole));
+    }
+
+    #[test]
+    fn any_bytes_that_decode_are_applied_without_a_panic(
+        entries in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..20)
+    ) {
+        use prost::Message as _;
+        let mut ledger = Ledger::new();
+        for (index, bytes) in (1u64..).zip(&entries) {
+            if let Ok(proposal) = v1::Proposal::decode(bytes.as_slice()) {
+                let level = v1::Proposal { level: 1, ..proposal };
+                ledger.apply(index, &level);
+                ledger.check();
+            }
+        }
+    }
+}

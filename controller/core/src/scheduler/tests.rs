@@ -1,0 +1,147 @@
+//! The scheduler over a real ledger: order, fit, reasons, and the cost of a long queue.
+
+use super::*;
+use crate::ledger::tests::world::*;
+use proto::JobId;
+use proto::v1;
+use std::collections::BTreeSet;
+
+fn all(world: &World) -> BTreeSet<String> {
+    world.ledger.agents_up()
+}
+
+fn planned(world: &World) -> Vec<(JobId, String)> {
+    plan(&world.ledger, &all(world), 100)
+        .placements
+        .iter()
+        .map(|p| (p.attempt.task.job, p.agent_id.to_string()))
+        .collect()
+}
+
+fn cpus(world: &mut World, cpus: u32) -> JobId {
+    world.submit_spec(v1::JobSpec { cpus, ..spec() })
+}
+
+#[test]
+fn priority_goes_first_then_the_order_of_submits() {
+    let mut world = World::with_node();
+    let low = world.submit_spec(v1::JobSpec { cpus: 4, priority: -1, ..spec() });
+    let (first, second) = (cpus(&mut world, 4), cpus(&mut world, 4));
+    let n1 = || N1.to_owned();
+    assert_eq!(planned(&world), [(first, n1()), (second, n1())]);
+    let urgent = world.submit_spec(v1::JobSpec { cpus: 4, priority: 1, ..spec() });
+    assert_eq!(planned(&world), [(urgent, n1()), (first, n1())]);
+    assert!(planned(&world).iter().all(|(job, _)| *job != low));
+}
+
+#[test]
+fn every_placement_of_a_plan_is_taken_by_apply() {
+    let mut world = World::with_node();
+    world.node_up(N2, 1, "k1");
+    for n in 0..30 {
+        world.submit_spec(v1::JobSpec {
+            cpus: 1 + n % 5,
+            mem_bytes: u64::from(n % 3) << 30,
+            ..spec()
+        });
+    }
+    let plan = plan(&world.ledger, &all(&world), 100);
+    assert!(plan.placements.len() > 4);
+    for placement in plan.placements {
+        let command = placement.to_command().kind.expect("an assign");
+        assert_eq!(world.apply(command), crate::ledger::Outcome::Assigned);
+    }
+    for node in [N1, N2] {
+        assert!(world.ledger.used(node).cpus <= 8);
+    }
+}
+
+#[test]
+fn a_small_task_goes_past_a_large_one_that_does_not_fit() {
+    let mut world = World::with_node();
+    world.running();
+    let (large, small) = (cpus(&mut world, 8), cpus(&mut world, 2));
+    assert_eq!(planned(&world), [(small, N1.to_owned())]);
+    let plan = plan(&world.ledger, &all(&world), 100);
+    assert_eq!(plan.unplaced.first().map(|unplaced| unplaced.job), Some(large));
+}
+
+#[test]
+fn a_nearly_full_node_is_filled_first() {
+    let mut world = World::with_node();
+    world.node_up(N2, 1, "k1");
+    let holder = cpus(&mut world, 5);
+    world.assign_to(holder, N2);
+    let next = cpus(&mut world, 3);
+    assert_eq!(planned(&world), [(next, N2.to_owned())]);
+}
+
+#[test]
+fn only_reachable_nodes_get_orders() {
+    let mut world = World::with_node();
+    let job = world.submit();
+    let nobody = BTreeSet::new();
+    assert!(plan(&world.ledger, &nobody, 100).placements.is_empty());
+    let why = why(&world.ledger, &nobody, job).expect("it is queued");
+    assert_eq!(why.summary, "n1 gets no new jobs: it is silent or has no room on its disk");
+}
+
+#[test]
+fn the_reason_names_what_is_short() {
+    let mut world = World::with_node();
+    let holder = cpus(&mut world, 6);
+    world.assign_to(holder, N1);
+    let summary = |world: &World, job| {
+        why(&world.ledger, &all(world), job).map(|why| why.summary).unwrap_or_default()
+    };
+    let waits = cpus(&mut world, 4);
+    assert_eq!(summary(&world, waits), "cpus: 4 asked, 2 free");
+    assert_eq!(world.task(waits).message, "cpus: 4 asked, 2 free");
+    let never = cpus(&mut world, 64);
+    assert_eq!(summary(&world, never), "no node is large enough: cpus: 64 asked, 8 in all");
+    let memory = world.submit_spec(v1::JobSpec { mem_bytes: 9 << 30, ..spec() });
+    assert_eq!(summary(&world, memory), "no node is large enough: memory: 9G asked, 8G in all");
+    let named = world.submit_spec(v1::JobSpec { node: Some("n7".to_owned()), ..spec() });
+    assert_eq!(summary(&world, named), "no node is named n7");
+    let labels = [("gpu".to_owned(), "a100".to_owned())].into();
+    let labelled = world.submit_spec(v1::JobSpec { node_labels: labels, ..spec() });
+    assert_eq!(summary(&world, labelled), "no node has the label gpu=a100");
+    let fits = world.submit();
+    assert_eq!(summary(&world, fits), "waits its turn");
+    assert_eq!(why(&world.ledger, &all(&world), holder), None, "it does not wait");
+}
+
+#[test]
+fn a_node_with_a_fault_is_kept_out_and_tried_again() {
+    let mut world = World::with_node();
+    let job = world.dispatched();
+    world.refuse(job);
+    assert!(planned(&world).is_empty());
+    let told = world.task(job).message;
+    let expected = "n1 kept out after cgroup: No space left on device; tried again in 1s";
+    assert_eq!(told, expected);
+    world.pass(1000);
+    world.tick();
+    assert_eq!(planned(&world), [(job, N1.to_owned())]);
+}
+
+#[test]
+fn a_pass_looks_at_one_of_all_tasks_that_ask_the_same() {
+    let mut world = World::with_node();
+    for _ in 0..150 {
+        cpus(&mut world, 64);
+    }
+    let fits = cpus(&mut world, 2);
+    let plan = plan(&world.ledger, &all(&world), 100);
+    assert_eq!(plan.unplaced.len(), 1);
+    assert_eq!(plan.placements.first().map(|p| p.attempt.task.job), Some(fits));
+}
+
+#[test]
+fn a_plan_is_no_longer_than_asked() {
+    let mut world = World::with_node();
+    for _ in 0..8 {
+        world.submit();
+    }
+    assert_eq!(plan(&world.ledger, &all(&world), 3).placements.len(), 3);
+}
