@@ -373,3 +373,7 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     out.copy_from_slice(&bytes[at..at + 8]);
     u64::from_le_bytes(out)
 }
+
+#[cfg(test)]
+#[path = "frame/tests.rs"]
+mod tests;

@@ -382,3 +382,57 @@ pub(crate) fn allocate_between<F: StorageFile>(
     }
     Ok((have >= least).then_some(have))
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn header(vote: Option<Vec<u8>>, committed: Option<(u64, u64)>) -> SegmentHeader {
+        SegmentHeader {
+            identity: Identity { cluster_id: [9; 16], owner_id: 2 },
+            seq: 3,
+            first_index: 100,
+            previous_term: 7,
+            segment_bytes: 1 << 20,
+            salt: u64::MAX,
+            first_batch: 50,
+            durable_seq: 49,
+            cut_from: 90,
+            committed,
+            vote,
+        }
+    }
+
+    #[test]
+    fn a_header_comes_back_with_and_without_its_optional_parts() {
+        for vote in [None, Some(Vec::new()), Some(vec![5; VOTE_BYTES_MAX])] {
+            for committed in [None, Some((0, 0)), Some((99, 7))] {
+                let header = header(vote.clone(), committed);
+                assert_eq!(SegmentHeader::decode(&header.encode()), HeaderFound::Whole(header));
+            }
+        }
+    }
+
+    #[test]
+    fn a_flip_of_any_byte_of_a_header_is_seen() {
+        let page = header(Some(vec![1, 2, 3]), Some((99, 7))).encode();
+        for at in 0..page.len() {
+            let mut bad = page.clone();
+            bad[at] ^= 0x10;
+            assert!(!matches!(SegmentHeader::decode(&bad), HeaderFound::Whole(_)), "byte {at}");
+        }
+        assert!(matches!(SegmentHeader::decode(&page[..4095]), HeaderFound::Invalid(_)));
+        assert!(matches!(SegmentHeader::decode(&[]), HeaderFound::Invalid(_)));
+    }
+
+    #[test]
+    fn names_are_read_back_and_nothing_else_is_a_name() {
+        let name = segment_name(42, 0xabc);
+        assert_eq!(name, "00000000000000000042-0000000000000abc.wal");
+        assert_eq!(parse_segment_name(&name), Some((42, 0xabc)));
+        for bad in ["spare", "42-abc.wal", "00000000000000000042-0000000000000ABC.wal", ".wal"] {
+            assert_eq!(parse_segment_name(bad), None, "{bad}");
+        }
+    }
+}

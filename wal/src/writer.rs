@@ -113,7 +113,7 @@ impl Writer {
             disk_full: AtomicBool::new(false),
         });
         let reader = Box::new(log.reader());
-        let runner = Runner { log, shared: Arc::clone(&shared) };
+        let runner = Runner { log, shared: Arc::clone(&shared), gave_up: None };
         let thread = std::thread::Builder::new().name("wal".to_owned()).spawn(|| runner.run())?;
         Ok(Writer { shared, reader, thread: Some(thread) })
     }
@@ -258,6 +258,8 @@ impl Shared {
 struct Runner<S: Storage> {
     log: Log<S>,
     shared: Arc<Shared>,
+    /// Stopped while the disk was full.
+    gave_up: Option<WriteError>,
 }
 
 /// Whatever ends the thread, nobody waits for it any longer.
@@ -331,29 +333,40 @@ impl<S: Storage> Runner<S> {
     fn write_in_parts(&mut self, group: Vec<Job>) {
         let mut rest = VecDeque::from(group);
         while !rest.is_empty() {
-            let mut count = rest.len();
-            let outcome = loop {
-                let numbers = || rest.iter().take(count);
-                match self.write(numbers().map(|job| (job.number, &job.work))) {
-                    Err(WriteError::NoSpace { .. }) if count > 1 => count /= 2,
-                    // One wrong request must not fail those that were gathered with it.
-                    Err(e) if e.is_refusal() && count > 1 => count = 1,
-                    Err(WriteError::NoSpace { need_bytes }) => {
-                        if self.park(need_bytes) {
-                            break Err(WriteError::NoSpace { need_bytes });
-                        }
-                        count = rest.len();
-                    }
-                    other => break other,
-                }
-            };
-            if !matches!(outcome, Err(WriteError::NoSpace { .. })) {
-                self.resume();
-            }
+            let (count, outcome) = self.write_first(&rest);
             let last = rest.get(count - 1).map_or(0, |job| job.number);
             self.shared.lock().taken.retain(|pending| pending.number > last);
             for job in rest.drain(..count) {
                 (job.done)(outcome.clone());
+            }
+        }
+    }
+
+    /// Writes as many of the first requests as can be written together; how many, and how that
+    /// ended. Stays in here while the disk is full.
+    fn write_first(&mut self, jobs: &VecDeque<Job>) -> (usize, Result<(), WriteError>) {
+        let mut count = jobs.len();
+        if let Some(full) = &self.gave_up {
+            return (count, Err(full.clone()));
+        }
+        loop {
+            let first = jobs.iter().take(count).map(|job| (job.number, &job.work));
+            match self.write(first) {
+                Err(WriteError::NoSpace { .. }) if count > 1 => count /= 2,
+                // One wrong request must not fail those that were gathered with it.
+                Err(e) if e.is_refusal() && count > 1 => count = 1,
+                Err(full @ WriteError::NoSpace { need_bytes }) => {
+                    count = jobs.len();
+                    if self.park(need_bytes) {
+                        // Nothing behind it may be written either: the order is a promise.
+                        self.gave_up = Some(full.clone());
+                        return (count, Err(full));
+                    }
+                }
+                outcome => {
+                    self.resume();
+                    return (count, outcome);
+                }
             }
         }
     }

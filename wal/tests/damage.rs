@@ -45,8 +45,10 @@ fn record(sealed: bool) -> Recording {
     Recording { image, entries, vote }
 }
 
+type Reopened = (Vec<LogEntry>, Option<Vec<u8>>, Verdict);
+
 /// Opens a damaged image; `Ok` carries what was recovered.
-fn reopen(image: &Image) -> Result<(Vec<LogEntry>, Option<Vec<u8>>, Verdict), OpenError> {
+fn reopen(image: &Image) -> Result<Reopened, OpenError> {
     let disk = FaultyDisk::from_image(image, 9);
     let seen = verify_storage(&disk);
     let judged = seen.unwrap().verdict.is_ok();
@@ -171,7 +173,8 @@ fn zeros_or_garbage_behind_the_end_and_a_doubled_record_are_cut_off() {
     let (name, bytes) = recording.image.last_key_value().unwrap();
     let end = bytes.iter().rposition(|byte| *byte != 0).unwrap() / 8 * 8 + 8;
     let end = end.next_multiple_of(64);
-    let cases: [(&str, Box<dyn Fn(&mut Vec<u8>)>); 4] = [
+    type Damage = Box<dyn Fn(&mut Vec<u8>)>;
+    let cases: [(&str, Damage); 4] = [
         ("64 KiB of zeros", Box::new(|bytes| bytes.extend(vec![0; 65536]))),
         ("garbage behind the file", Box::new(|bytes| bytes.extend(vec![0xa5; 3000]))),
         ("garbage after a gap", Box::new(move |bytes| bytes[end + 1000..end + 1100].fill(0x5a))),

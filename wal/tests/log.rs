@@ -363,3 +363,19 @@ fn an_idle_seal_is_written_once() {
     log.sync().unwrap();
     assert_eq!(disk.changes(), changes);
 }
+
+#[test]
+fn a_purge_does_not_outrun_the_cut_that_voids_what_it_drops() {
+    let mut disk = FaultyDisk::new(1);
+    let (mut log, _) = open(disk.clone()).unwrap();
+    for index in 1..=10 {
+        log.append(&[entry(index, 1, 1000)]).unwrap();
+    }
+    log.sync().unwrap();
+    log.append(&[Record::Cut { from: 1 }]).unwrap();
+    log.purge(0, None).unwrap();
+    disk.crash(Keep::Nothing);
+    let (log, found) = open(disk).unwrap();
+    let whole = (found.first, found.last) == (1, 10) && all(&log).len() == 10;
+    assert!(whole || (found.first, found.last) == (1, 0), "{found:?}");
+}

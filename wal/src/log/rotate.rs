@@ -157,6 +157,8 @@ impl<S: Storage> Log<S> {
         while let Some(&(seq, _)) = self.segments.front()
             && seq < keep
         {
+            // A segment may be void only by a cut that is not on disk yet.
+            self.sync()?;
             let file = self.reader.lock().files.get(&seq).map(Arc::clone);
             let name = file.map(|file| file.name.clone()).unwrap_or_default();
             let (doing, done) = match archive {
