@@ -22,18 +22,17 @@ pub fn events(ledger: &Ledger, id: JobId) -> Option<v1::EventsAnswer> {
 }
 
 fn render(ledger: &Ledger, job: &Job, cause: &Cause, events: &mut Vec<v1::Event>) {
-    let leader = || format!("controller {}", ledger.leader());
     let mut push = |who: String, what: String| {
         events.push(v1::Event { position: cause.position, wall_ms: cause.wall_ms, who, what });
     };
     let who = who(ledger, &cause.who);
-    if let What::Ended { from, to, kind, status } = &cause.what {
+    if let What::Ended { from, to, kind, status, leader } = &cause.what {
         // What its node told and what the ledger made of it are two lines.
         let told = matches!(cause.who, Who::Agent(_));
         if told {
             push(who.clone(), format!("ended: {}", real(*kind, *status, job)));
         }
-        let by = if told { leader() } else { who };
+        let by = if told { format!("controller {leader}") } else { who };
         push(by, format!("{} -> {} {}", from.name(), to.name(), ended_as(*kind, *status)));
         return;
     }
@@ -86,7 +85,7 @@ fn what(ledger: &Ledger, what: &What) -> String {
         What::Late { kind, status } => {
             format!("told the real end, too late to count: {}", ended_as(*kind, *status))
         }
-        What::Ended { from, to, kind, status } => {
+        What::Ended { from, to, kind, status, .. } => {
             format!("{} -> {} {}", from.name(), to.name(), ended_as(*kind, *status))
         }
     }

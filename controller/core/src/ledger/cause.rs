@@ -57,6 +57,8 @@ pub enum What {
         kind: ExitKind,
         /// Real wait status, if known.
         status: Option<u32>,
+        /// Voter id of the leader whose entry decided it.
+        leader: u64,
     },
     /// The attempt failed through no fault of the job; the next one is queued.
     NodeFault {

@@ -221,8 +221,14 @@ impl Ledger {
     }
 
     fn refused(&mut self, by: &Reporter, id: JobId, fact: &v1::RefusedFact) {
-        if self.jobs.job(id).is_none_or(|job| job.terminal()) {
+        let Some(job) = self.jobs.job(id) else { return };
+        if job.terminal() {
             self.counters.after_end += 1;
+            return;
+        }
+        // The order was taken before: only a repetition of it was refused.
+        if job.started().is_some() {
+            self.counters.repeated += 1;
             return;
         }
         let failure = fact.failure.as_ref().map(trim_failure).unwrap_or_else(|| v1::StartFailure {

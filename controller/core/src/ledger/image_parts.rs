@@ -237,8 +237,9 @@ fn cause_image(cause: &Cause) -> v1::ImageCause {
             image.a = i64::from(*pid);
             2
         }
-        What::Ended { from, to, kind, status } => {
+        What::Ended { from, to, kind, status, leader } => {
             (image.a, image.b, image.status) = (code(from), *kind as i64, *status);
+            image.leader = *leader;
             if *to == Kind::Done { 3 } else { 4 }
         }
         What::NodeFault { step, errno, attempt } => {

@@ -34,6 +34,7 @@ impl Ledger {
     /// Ends a live task.
     pub(super) fn end(&mut self, id: JobId, done: bool, reason: ExitReason, told: Told, who: Who) {
         let (applied, wall_ms, led_ms) = (self.applied, self.wall_ms, self.led_ms);
+        let leader = self.leader;
         let mut cause = self.cause(who, What::CancelTooLate);
         self.update(id, |job| {
             let too_late =
@@ -64,7 +65,7 @@ impl Ledger {
             if too_late {
                 job.note(cause.clone());
             }
-            cause.what = What::Ended { from, to: job.kind(), kind, status };
+            cause.what = What::Ended { from, to: job.kind(), kind, status, leader };
             job.note(cause);
         });
     }

@@ -5,6 +5,9 @@ use super::exit::ExitReason;
 use proto::{OrderId, v1};
 use std::sync::Arc;
 
+/// Longest path that Linux opens, in bytes: nothing longer can have been opened.
+const PATH_MAX: usize = 4096;
+
 /// State of a task. `PEND` is the first three, the terminal ones are the last two.
 ///
 /// ```text
@@ -335,7 +338,9 @@ impl Was {
 impl Started {
     /// From the keeper's fact. Attempt and token stand in the job and the grant already.
     pub(super) fn from_fact(fact: &v1::StartFact) -> Started {
-        let fact = v1::StartFact { attempt: None, token: None, ..fact.clone() };
+        let mut fact = v1::StartFact { attempt: None, token: None, ..fact.clone() };
+        fact.stdout_path.truncate(PATH_MAX);
+        fact.stderr_path.truncate(PATH_MAX);
         Started { fact, from_manifest: false }
     }
 

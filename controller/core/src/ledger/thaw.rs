@@ -374,6 +374,7 @@ impl Reader {
                 to: if code == 3 { Kind::Done } else { Kind::Exit },
                 kind: exit_kind(image.b)?,
                 status,
+                leader: image.leader,
             },
             5 => {
                 What::NodeFault { step: text(), errno: signed(image.a)?, attempt: number(image.b)? }

@@ -84,9 +84,9 @@ impl Job {
             None => String::new(),
         };
         match &self.state {
-            State::Queued => scheduler::why(ledger, &ledger.agents_up(), self.id)
-                .map(|why| why.summary)
-                .unwrap_or_default(),
+            State::Queued => {
+                scheduler::why_by_ledger(ledger, self.id).map(|why| why.summary).unwrap_or_default()
+            }
             State::Held => format!("held; release it with: docket release {}", self.id),
             State::Dispatched(grant) => {
                 let node = node_name(ledger, grant);

@@ -112,13 +112,22 @@ fn placement(job: &Job, agent: &Agent) -> Placement {
 
 /// Why a queued task does not start; `None` if it is not queued.
 pub fn why(ledger: &Ledger, reachable: &BTreeSet<String>, id: JobId) -> Option<Why> {
+    why_where(ledger, |agent| reachable.contains(&**agent.id()), id)
+}
+
+/// The same by what the ledger alone knows: whose session is joined and judged.
+pub(crate) fn why_by_ledger(ledger: &Ledger, id: JobId) -> Option<Why> {
+    why_where(ledger, |agent| agent.session() == Session::Up, id)
+}
+
+fn why_where(ledger: &Ledger, reachable: impl Fn(&Agent) -> bool, id: JobId) -> Option<Why> {
     let job = ledger.job(id).filter(|job| job.kind() == Kind::Queued)?;
     let ask = &job.interned_spec().ask;
     let mut nodes: Vec<NodeVerdict> = ledger
         .agents()
         .map(|agent| {
             let free = Free::of(agent, ledger.used(agent.id()));
-            let refusal = refusal(ask, agent, &free, ledger.led(), reachable);
+            let refusal = refusal(ask, agent, &free, ledger.led(), reachable(agent));
             let (agent_id, name) = (Arc::clone(agent.id()), agent.name().to_owned());
             NodeVerdict { agent_id, name, free, refusal }
         })
@@ -127,15 +136,9 @@ pub fn why(ledger: &Ledger, reachable: &BTreeSet<String>, id: JobId) -> Option<W
     Some(Why { summary: summary(&nodes), nodes })
 }
 
-fn refusal(
-    ask: &Ask,
-    agent: &Agent,
-    free: &Free,
-    led_ms: u64,
-    reachable: &BTreeSet<String>,
-) -> Option<Refusal> {
+fn refusal(ask: &Ask, agent: &Agent, free: &Free, led_ms: u64, reachable: bool) -> Option<Refusal> {
     let refusal = feasible(ask, agent, free, led_ms);
-    if refusal.as_ref().is_some_and(Refusal::never) || reachable.contains(&**agent.id()) {
+    if refusal.as_ref().is_some_and(Refusal::never) || reachable {
         return refusal;
     }
     let why = match agent.session() {

@@ -195,6 +195,8 @@ fn a_task_that_was_heard_to_start_is_not_started_again_for_a_node_fault() {
     let mut world = World::with_node();
     let job = world.running();
     world.refuse(job);
+    assert_eq!(world.kind(job), Kind::Running, "only a repetition of the order was refused");
+    world.finish(job, End::StartFailure(node_failure()));
     assert_eq!(world.reason(job), Some(ExitKind::StartFailed));
 }
 

@@ -26,6 +26,7 @@ const STATES: &[(Kind, Make)] = &[
         job
     }),
     (Kind::Unknown, |w| lost(w, World::dispatched)),
+    (Kind::Unknown, |w| lost(w, |w| asked_to_end(w, World::dispatched))),
     (Kind::Unknown, |w| lost(w, World::running)),
     (Kind::Unknown, |w| lost(w, World::suspended)),
     (Kind::Done, |w| over(w, code(0))),
@@ -66,6 +67,9 @@ const CAUSES: &[(&str, Cause)] = &[
         w.finish(job, End::WaitStatus(9));
     }),
     ("node fault", |w, job| {
+        w.finish(job, End::StartFailure(node_failure()));
+    }),
+    ("order refused", |w, job| {
         w.refuse(job);
     }),
     ("agent died", |w, _| {

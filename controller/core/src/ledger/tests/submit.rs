@@ -104,9 +104,11 @@ fn a_key_that_a_user_chose_does_not_expire_by_its_looks() {
     assert!(matches!(taken, Outcome::Submitted { .. }));
 }
 
+type Spoil = fn(&mut v1::JobSpec);
+
 #[test]
 fn a_spec_that_the_state_machine_cannot_use_is_refused_by_field() {
-    let cases: [(&str, fn(&mut v1::JobSpec)); 4] = [
+    let cases: [(&str, Spoil); 4] = [
         ("spec.cpus", |spec| spec.cpus = 0),
         ("spec.priority", |spec| spec.priority = 1001),
         ("spec.argv", |spec| spec.argv.clear()),
