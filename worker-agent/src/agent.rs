@@ -233,7 +233,7 @@ impl Agent {
         }
     }
 
-    async fn run_save(&self, saved: Saved) -> Result<(), StateFileError> {
+    async fn run_save(&mut self, saved: Saved) -> Result<(), StateFileError> {
         let file = self.state_file.clone();
         match tokio::task::spawn_blocking(move || file.save(&saved)).await {
             Ok(result) => result,

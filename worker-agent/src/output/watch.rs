@@ -1,5 +1,6 @@
 //! Tells when a file may have grown: inotify, and a slow look besides, for no notification is worth
 //! a follower that hangs.
+#![allow(unsafe_code)]
 
 use super::file::Output;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
@@ -40,7 +41,8 @@ impl Watch {
     fn inotify(output: &Output) -> io::Result<AsyncFd<OwnedFd>> {
         let fd = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         inotify::add_watch(&fd, output.descriptor_path(), WatchFlags::MODIFY)?;
-        Ok(AsyncFd::register_with_interest(fd, Interest::READABLE)?)
+        // SAFETY: an OwnedFd is open as long as it lives and always names the same descriptor.
+        Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
     }
 
     /// Returns when the file may have changed. Changes since the last return are not missed.
