@@ -1,0 +1,362 @@
+//! What the journal says: attempts that live, attempts whose end is not acknowledged, orders seen.
+//! One pure transition function, for records as they are written and as they are read back.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use proto::AttemptId;
+use proto::v1::journal_record::Kind;
+use proto::v1::{
+    AttemptRef, Fact, JournalAttempt, JournalImage, JournalRecord, KillCause, StartFact, Token,
+    fact,
+};
+
+/// Ended attempts remembered after their acknowledgement, so that an order repeated late does not
+/// run them again. The leader orders nothing that it knows as ended; this is for what was under way.
+const DONE_MAX: usize = 4096;
+
+/// An attempt of one cluster generation: what a token stands for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Key {
+    pub attempt: AttemptId,
+    pub generation: u64,
+}
+
+impl Key {
+    /// `None`: no attempt, no token, or a token of another attempt.
+    pub(crate) fn from_wire(attempt: Option<&AttemptRef>, token: Option<&Token>) -> Option<Key> {
+        let attempt = AttemptId::from_wire(attempt).ok()?;
+        let token = token.filter(|token| token.attempt == attempt.attempt)?;
+        Some(Key { attempt, generation: token.generation })
+    }
+
+    pub(crate) fn attempt_ref(self) -> AttemptRef {
+        self.attempt.to_wire()
+    }
+
+    pub(crate) fn token(self) -> Token {
+        Token { generation: self.generation, attempt: self.attempt.attempt }
+    }
+}
+
+/// The state of a journal after some record.
+#[derive(Clone, Default, Debug, PartialEq)]
+pub(crate) struct Book {
+    live: BTreeMap<Key, JournalAttempt>,
+    /// Ended, with the position of the finish that is not acknowledged.
+    ended: BTreeMap<Key, u64>,
+    ended_at: BTreeMap<u64, Key>,
+    done: BTreeSet<Key>,
+    done_order: VecDeque<Key>,
+    acked: u64,
+    last_order: u64,
+    last_fact: u64,
+    /// All records up to here, or an image of them, were seen.
+    whole: bool,
+}
+
+impl Book {
+    /// Before the first record of a journal that begins with this one.
+    pub(crate) fn new(first_seq: u64) -> Book {
+        Book { whole: first_seq <= 1, ..Book::default() }
+    }
+
+    /// Takes one record in, in order of position. Total: what names nothing known is passed over,
+    /// since the records of an attempt may be purged up to an image.
+    pub(crate) fn apply(&mut self, seq: u64, record: &JournalRecord) {
+        if fact_of(seq, record).is_some() {
+            self.last_fact = seq;
+        }
+        match &record.kind {
+            Some(Kind::Accepted(accepted)) => {
+                self.last_order = self.last_order.max(accepted.order_id);
+                if let Some(key) = Key::from_wire(accepted.attempt.as_ref(), accepted.token.as_ref())
+                {
+                    let attempt =
+                        JournalAttempt { accepted: Some(accepted.clone()), ..Default::default() };
+                    self.live.insert(key, attempt);
+                }
+            }
+            Some(Kind::Started(start)) => self.started(start),
+            Some(Kind::Exited(finish)) => {
+                let key = Key::from_wire(finish.attempt.as_ref(), finish.token.as_ref());
+                if let Some(live) = key.and_then(|key| self.live.get_mut(&key)) {
+                    live.exited = Some(finish.clone());
+                }
+            }
+            Some(Kind::Closed(closed)) => {
+                let finish = closed.finish.as_ref();
+                let key = finish
+                    .and_then(|f| Key::from_wire(f.attempt.as_ref(), f.token.as_ref()));
+                if let Some(key) = key {
+                    self.closed(seq, key);
+                }
+            }
+            // Nobody can have more than what was told.
+            Some(Kind::Acked(acked)) => self.acknowledge(acked.to.min(self.last_fact)),
+            Some(Kind::Image(image)) => self.image_read(image),
+            Some(Kind::Order(order)) => self.last_order = self.last_order.max(order.order_id),
+            Some(Kind::Kill(kill)) => self.kill_noted(kill.attempt.as_ref(), kill.cause),
+            Some(Kind::Refused(_)) | None => {}
+        }
+    }
+
+    fn started(&mut self, start: &StartFact) {
+        let key = Key::from_wire(start.attempt.as_ref(), start.token.as_ref());
+        if let Some(live) = key.and_then(|key| self.live.get_mut(&key)) {
+            live.started = Some(start.clone());
+        }
+    }
+
+    fn kill_noted(&mut self, attempt: Option<&AttemptRef>, cause: i32) {
+        let Ok(attempt) = AttemptId::from_wire(attempt) else { return };
+        let (first, last) =
+            (Key { attempt, generation: 0 }, Key { attempt, generation: u64::MAX });
+        for live in self.live.range_mut(first..=last).map(|(_, live)| live) {
+            if live.killed_for == KillCause::Unspecified as i32 {
+                live.killed_for = cause;
+            }
+        }
+    }
+
+    fn closed(&mut self, seq: u64, key: Key) {
+        self.live.remove(&key);
+        if let Some(older) = self.ended.insert(key, seq) {
+            self.ended_at.remove(&older);
+        }
+        self.ended_at.insert(seq, key);
+    }
+
+    fn acknowledge(&mut self, to: u64) {
+        self.acked = self.acked.max(to);
+        self.last_fact = self.last_fact.max(self.acked);
+        while let Some((&seq, &key)) = self.ended_at.first_key_value()
+            && seq <= self.acked
+        {
+            self.ended_at.remove(&seq);
+            self.ended.remove(&key);
+            if self.done.insert(key) {
+                self.done_order.push_back(key);
+            }
+            while self.done_order.len() > DONE_MAX {
+                if let Some(oldest) = self.done_order.pop_front() {
+                    self.done.remove(&oldest);
+                }
+            }
+        }
+    }
+
+    fn image_read(&mut self, image: &JournalImage) {
+        self.acknowledge(image.acked);
+        self.last_order = self.last_order.max(image.last_order);
+        if self.whole {
+            return;
+        }
+        self.whole = true;
+        self.live = image
+            .attempts
+            .iter()
+            .filter_map(|attempt| {
+                let accepted = attempt.accepted.as_ref()?;
+                let key = Key::from_wire(accepted.attempt.as_ref(), accepted.token.as_ref())?;
+                Some((key, attempt.clone()))
+            })
+            .collect();
+    }
+
+    /// All that must be kept when earlier acknowledged records go. Ended attempts are not in it:
+    /// their finish is a record of its own, kept until it is acknowledged.
+    pub(crate) fn image(&self) -> JournalImage {
+        JournalImage {
+            acked: self.acked,
+            last_order: self.last_order,
+            attempts: self.live.values().cloned().collect(),
+        }
+    }
+
+    /// Attempts that are accepted and not closed.
+    pub(crate) fn live(&self) -> &BTreeMap<Key, JournalAttempt> {
+        &self.live
+    }
+
+    /// Attempts whose finish is not acknowledged, newest finish first.
+    pub(crate) fn ended(&self) -> impl Iterator<Item = Key> {
+        self.ended_at.values().rev().copied()
+    }
+
+    /// Whether this attempt was ever taken, as far as is remembered.
+    pub(crate) fn knows(&self, key: Key) -> bool {
+        self.live.contains_key(&key) || self.ended.contains_key(&key) || self.done.contains(&key)
+    }
+
+    /// Facts up to here are in the controller's log.
+    pub(crate) fn acked(&self) -> u64 {
+        self.acked
+    }
+
+    /// O: the highest order id taken or refused.
+    pub(crate) fn last_order(&self) -> u64 {
+        self.last_order
+    }
+
+    /// F: the position of the newest fact; 0 if there was none.
+    pub(crate) fn last_fact(&self) -> u64 {
+        self.last_fact
+    }
+}
+
+/// The fact in a record, if it is one for the controller.
+pub(crate) fn fact_of(seq: u64, record: &JournalRecord) -> Option<Fact> {
+    let kind = match record.kind.as_ref()? {
+        Kind::Started(start) => fact::Kind::Start(start.clone()),
+        Kind::Closed(closed) => fact::Kind::Finish(closed.finish.clone()?),
+        Kind::Refused(refused) => fact::Kind::Refused(refused.clone()),
+        _ => return None,
+    };
+    Some(Fact { seq, kind: Some(kind) })
+}
+
+/// The record that tells a fact once more, behind the others.
+pub(crate) fn record_of(fact: Fact) -> Option<JournalRecord> {
+    let kind = match fact.kind? {
+        fact::Kind::Start(start) => Kind::Started(start),
+        fact::Kind::Finish(finish) => Kind::Closed(proto::v1::Closed { finish: Some(finish) }),
+        fact::Kind::Refused(refused) => Kind::Refused(refused),
+    };
+    Some(JournalRecord { kind: Some(kind) })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use proto::v1::{Accepted, Acked, Closed, FinishFact, KillNoted, OrderSeen, RefusedFact};
+    use proptest::prelude::*;
+
+    pub(crate) fn key(job: u64) -> Key {
+        let attempt = AttemptRef { job, task: None, attempt: 1 };
+        Key::from_wire(Some(&attempt), Some(&Token { generation: 1, attempt: 1 })).unwrap()
+    }
+
+    pub(crate) fn record(kind: Kind) -> JournalRecord {
+        JournalRecord { kind: Some(kind) }
+    }
+
+    pub(crate) fn accepted(job: u64, order_id: u64) -> JournalRecord {
+        record(Kind::Accepted(Accepted {
+            attempt: Some(key(job).attempt_ref()),
+            token: Some(key(job).token()),
+            order_id,
+            ..Default::default()
+        }))
+    }
+
+    fn finish(job: u64) -> FinishFact {
+        FinishFact {
+            attempt: Some(key(job).attempt_ref()),
+            token: Some(key(job).token()),
+            ..Default::default()
+        }
+    }
+
+    pub(crate) fn closed(job: u64) -> JournalRecord {
+        record(Kind::Closed(Closed { finish: Some(finish(job)) }))
+    }
+
+    fn any_record() -> impl Strategy<Value = JournalRecord> {
+        let job = 1..5u64;
+        let start = |job| {
+            record(Kind::Started(StartFact {
+                attempt: Some(key(job).attempt_ref()),
+                token: Some(key(job).token()),
+                pid: 7,
+                ..Default::default()
+            }))
+        };
+        let refused = |job| {
+            record(Kind::Refused(RefusedFact {
+                attempt: Some(key(job).attempt_ref()),
+                ..Default::default()
+            }))
+        };
+        let kill = |job| {
+            let cause = KillCause::Cancel as i32;
+            record(Kind::Kill(KillNoted { attempt: Some(key(job).attempt_ref()), cause }))
+        };
+        prop_oneof![
+            (job.clone(), 1..99u64).prop_map(|(job, order)| accepted(job, order)),
+            job.clone().prop_map(start),
+            job.clone().prop_map(|job| record(Kind::Exited(finish(job)))),
+            job.clone().prop_map(closed),
+            job.clone().prop_map(refused),
+            job.prop_map(kill),
+            (1..40u64).prop_map(|to| record(Kind::Acked(Acked { to }))),
+            (1..99u64).prop_map(|order_id| record(Kind::Order(OrderSeen { order_id }))),
+        ]
+    }
+
+    #[test]
+    fn a_token_must_be_the_attempts_own() {
+        let attempt = AttemptRef { job: 1, task: None, attempt: 2 };
+        let token = Token { generation: 1, attempt: 1 };
+        assert_eq!(Key::from_wire(Some(&attempt), Some(&token)), None);
+        assert_eq!(Key::from_wire(Some(&attempt), None), None);
+    }
+
+    #[test]
+    fn an_attempt_stays_known_from_its_acceptance_until_long_after_its_acknowledgement() {
+        let mut book = Book::new(1);
+        book.apply(1, &accepted(1, 10));
+        assert!(book.knows(key(1)) && !book.knows(key(2)));
+        book.apply(2, &closed(1));
+        assert_eq!(book.ended().collect::<Vec<_>>(), [key(1)]);
+        book.apply(3, &record(Kind::Acked(Acked { to: 2 })));
+        assert_eq!(book.ended().count(), 0);
+        assert!(book.knows(key(1)));
+        assert_eq!((book.acked(), book.last_fact(), book.last_order()), (2, 2, 10));
+    }
+
+    #[test]
+    fn a_fact_told_again_is_owed_until_its_new_place_is_acknowledged() {
+        let mut book = Book::new(1);
+        book.apply(1, &accepted(1, 10));
+        book.apply(2, &closed(1));
+        book.apply(3, &record_of(fact_of(2, &closed(1)).unwrap()).unwrap());
+        book.apply(4, &record(Kind::Acked(Acked { to: 2 })));
+        assert_eq!(book.ended().collect::<Vec<_>>(), [key(1)]);
+        book.apply(5, &record(Kind::Acked(Acked { to: 3 })));
+        assert_eq!(book.ended().count(), 0);
+    }
+
+    proptest! {
+        /// Acknowledged records before an image may be purged: what is left gives the same book, but
+        /// for the memory of attempts that are long done.
+        #[test]
+        fn an_image_stands_for_what_was_purged(
+            before in prop::collection::vec(any_record(), 0..40),
+            after in prop::collection::vec(any_record(), 0..20),
+        ) {
+            let mut whole = Book::new(1);
+            let mut records = before;
+            for (place, record) in records.iter().enumerate() {
+                whole.apply(place as u64 + 1, record);
+            }
+            records.push(record(Kind::Image(whole.image())));
+            let image_at = records.len() as u64;
+            records.extend(after);
+            let purged = whole.acked().min(image_at - 1);
+            whole = Book::new(1);
+            let mut short = Book::new(purged + 1);
+            for (place, record) in records.iter().enumerate() {
+                let seq = place as u64 + 1;
+                whole.apply(seq, record);
+                if seq > purged {
+                    short.apply(seq, record);
+                }
+            }
+            prop_assert_eq!(&whole.live, &short.live);
+            prop_assert_eq!(&whole.ended, &short.ended);
+            prop_assert_eq!(whole.acked, short.acked);
+            prop_assert_eq!(whole.last_order, short.last_order);
+            prop_assert_eq!(whole.last_fact, short.last_fact);
+        }
+    }
+}

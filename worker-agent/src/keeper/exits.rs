@@ -1,0 +1,155 @@
+//! DIR/guard.exits: what the guard reaped in the keeper's place, one line each, written down before
+//! the process is let go. The guard appends, the keeper reads, and empties it when nothing that it
+//! waits for can be in it any more.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use proto::v1::Rusage;
+
+use super::identity::ProcessId;
+use super::journal::hex;
+
+/// Read at most, of a file that somebody else made large: 100,000 ends.
+const READ_MAX_BYTES: u64 = 16 << 20;
+
+/// The end of one process.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Exit {
+    pub process: ProcessId,
+    pub status: u32,
+    pub rusage: Rusage,
+    pub wall_ms: u64,
+}
+
+fn open(dir: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(dir.join("guard.exits"))
+}
+
+/// The guard's end of the file.
+pub(crate) struct ExitWriter {
+    file: File,
+    boot: String,
+}
+
+impl ExitWriter {
+    pub(crate) fn open(dir: &Path, boot_id: &[u8]) -> io::Result<ExitWriter> {
+        Ok(ExitWriter { file: open(dir)?, boot: hex(boot_id) })
+    }
+
+    /// Durable when it returns. A line begins with a line feed too: one that a full disk cut short
+    /// does not spoil the next.
+    pub(crate) fn write(&mut self, exit: &Exit) -> io::Result<()> {
+        let Exit { process, status, rusage, wall_ms } = exit;
+        let line = format!(
+            "\n{} {} {} {status} {} {} {} {wall_ms} .\n",
+            self.boot,
+            process.pid,
+            process.start_ticks,
+            rusage.user_us,
+            rusage.system_us,
+            rusage.max_rss_bytes
+        );
+        self.file.write_all(line.as_bytes())?;
+        self.file.sync_data()
+    }
+}
+
+/// The keeper's end of the file.
+pub(crate) struct ExitReader {
+    file: File,
+    offset: u64,
+    exits: BTreeMap<(String, ProcessId), Exit>,
+}
+
+impl ExitReader {
+    pub(crate) fn open(dir: &Path) -> io::Result<ExitReader> {
+        Ok(ExitReader { file: open(dir)?, offset: 0, exits: BTreeMap::new() })
+    }
+
+    /// Takes in what was appended since the last time.
+    pub(crate) fn refresh(&mut self) -> io::Result<()> {
+        self.file.seek(SeekFrom::Start(self.offset))?;
+        let mut text = Vec::new();
+        (&self.file).take(READ_MAX_BYTES).read_to_end(&mut text)?;
+        // A line that is being written is read the next time.
+        let whole = text.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
+        self.offset += whole as u64;
+        for line in String::from_utf8_lossy(&text[..whole]).lines() {
+            if let Some((boot, exit)) = parse(line) {
+                self.exits.insert((boot, exit.process), exit);
+            }
+        }
+        Ok(())
+    }
+
+    /// How this process of that boot ended, if the guard saw it.
+    pub(crate) fn of(&self, boot_id: &[u8], process: ProcessId) -> Option<&Exit> {
+        self.exits.get(&(hex(boot_id), process))
+    }
+
+    /// Empties the file. Only while no process is waited for that the guard would reap: what it
+    /// appends meanwhile is about nobody.
+    pub(crate) fn forget(&mut self) -> io::Result<()> {
+        self.exits.clear();
+        self.offset = 0;
+        self.file.set_len(0)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.exits.is_empty()
+    }
+}
+
+fn parse(line: &str) -> Option<(String, Exit)> {
+    let mut words = line.split(' ');
+    let boot = words.next()?.to_owned();
+    let mut number = || words.next()?.parse::<u64>().ok();
+    let exit = Exit {
+        process: ProcessId { pid: number()?.try_into().ok()?, start_ticks: number()? },
+        status: number()?.try_into().ok()?,
+        rusage: Rusage { user_us: number()?, system_us: number()?, max_rss_bytes: number()? },
+        wall_ms: number()?,
+    };
+    (words.next() == Some(".") && words.next().is_none()).then_some((boot, exit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exit(pid: u32) -> Exit {
+        Exit {
+            process: ProcessId { pid, start_ticks: 77 },
+            status: 7 << 8,
+            rusage: Rusage { user_us: 1, system_us: 2, max_rss_bytes: 3 },
+            wall_ms: 4,
+        }
+    }
+
+    #[test]
+    fn what_the_guard_wrote_the_keeper_reads_but_for_a_torn_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = ExitWriter::open(dir.path(), b"boot").unwrap();
+        writer.write(&exit(1)).unwrap();
+        writer.file.write_all(b"\nfeed 2 77 0 1").unwrap();
+        writer.write(&exit(3)).unwrap();
+        let mut reader = ExitReader::open(dir.path()).unwrap();
+        reader.refresh().unwrap();
+        assert_eq!(reader.of(b"boot", exit(1).process), Some(&exit(1)));
+        assert_eq!(reader.of(b"boot", exit(3).process), Some(&exit(3)));
+        assert_eq!(reader.of(b"boot", exit(2).process), None);
+        assert_eq!(reader.of(b"other", exit(1).process), None);
+        writer.write(&exit(4)).unwrap();
+        reader.refresh().unwrap();
+        assert_eq!(reader.of(b"boot", exit(4).process), Some(&exit(4)));
+        reader.forget().unwrap();
+        writer.write(&exit(5)).unwrap();
+        reader.refresh().unwrap();
+        assert_eq!(reader.of(b"boot", exit(5).process), Some(&exit(5)));
+        assert_eq!(reader.of(b"boot", exit(1).process), None);
+    }
+}

@@ -1,0 +1,383 @@
+//! The keeper's journal over `wal::Log`: the spool of facts. A batch a turn, one fdatasync for it;
+//! an image of what lives from time to time, so that acknowledged segments can go.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use prost::Message;
+use proto::v1::journal_record::Kind;
+use proto::v1::{Fact, Facts, JournalRecord};
+use wal::{Disk, Identity, Log, OpenError, Options, ReadError, Record, Storage, WriteError};
+
+use super::book::{Book, fact_of};
+
+/// Records between two images, in bytes: half of the largest segment, so that each segment that can
+/// be purged has an image soon behind it.
+const IMAGE_EVERY_BYTES: u64 = 2 << 20;
+
+/// The image is never more than a third of what is written, however many attempts live.
+const IMAGE_SHARE: u64 = 3;
+
+/// Facts kept in memory for the client that follows live; an older one is read from the log.
+const RECENT_MAX: usize = 1024;
+
+/// Records read at once when older facts are sent again, and facts in one message at most.
+const FACTS_MAX: u64 = 256;
+
+/// Entries have no terms here; the log stores this one.
+const TERM: u64 = 1;
+
+/// An open journal.
+pub(crate) struct Journal<S: Storage = Disk> {
+    log: Log<S>,
+    id: [u8; 16],
+    book: Book,
+    recent: VecDeque<Fact>,
+    image_seq: u64,
+    since_image: u64,
+    image_bytes: u64,
+    /// Up to where segments were last asked to go.
+    purged_to: u64,
+    unsealed: bool,
+}
+
+/// Why a journal cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The log refused or failed to open.
+    #[error("the journal cannot be opened: {0}")]
+    Open(#[from] OpenError),
+    /// A record could not be read back.
+    #[error("the journal cannot be read: {0}")]
+    Read(#[from] ReadError),
+    /// A record of another release.
+    #[error("record {seq} of the journal is not understood ({reason}): written by another release?")]
+    Record {
+        /// Its position.
+        seq: u64,
+        /// What the decoder says.
+        reason: String,
+    },
+    /// The file with the journal's id.
+    #[error("the journal's id ({path}): {source}")]
+    Id {
+        /// That file.
+        path: String,
+        /// Why it could not be read or made.
+        source: io::Error,
+    },
+}
+
+impl Journal<Disk> {
+    /// Opens DIR's journal or makes it; notes are for the log.
+    pub(crate) fn open(dir: &Path) -> Result<(Journal, Vec<String>), JournalError> {
+        let id = journal_id(dir)?;
+        let disk = Disk::open(&dir.join("journal"))?;
+        Journal::over(disk, id)
+    }
+}
+
+impl<S: Storage> Journal<S> {
+    /// Opens a journal on any storage and reads it back.
+    pub(crate) fn over(storage: S, id: [u8; 16]) -> Result<(Journal<S>, Vec<String>), JournalError> {
+        let identity = Identity { cluster_id: id, owner_id: 0 };
+        let (log, recovered) = Log::open(storage, identity, Options::keeper())?;
+        let mut journal = Journal {
+            book: Book::new(recovered.first),
+            id,
+            recent: VecDeque::new(),
+            image_seq: 0,
+            since_image: 0,
+            image_bytes: 0,
+            purged_to: recovered.first.saturating_sub(1),
+            unsealed: false,
+            log,
+        };
+        journal.replay(recovered.first, recovered.last)?;
+        Ok((journal, recovered.notes))
+    }
+
+    fn replay(&mut self, first: u64, last: u64) -> Result<(), JournalError> {
+        let mut from = first.max(1);
+        while from <= last {
+            let to = last.min(from + FACTS_MAX - 1);
+            for entry in self.log.read(from, to)? {
+                let record = decode(entry.index, &entry.payload)?;
+                self.took(entry.index, &record, entry.payload.len() as u64);
+            }
+            from = to + 1;
+        }
+        Ok(())
+    }
+
+    /// Random, made with the directory.
+    pub(crate) fn id(&self) -> [u8; 16] {
+        self.id
+    }
+
+    pub(crate) fn book(&self) -> &Book {
+        &self.book
+    }
+
+    /// The position that the next record gets.
+    pub(crate) fn next_seq(&self) -> u64 {
+        self.log.last_index() + 1
+    }
+
+    /// Appends these records and makes all that was appended durable, with one fdatasync. On an
+    /// error none of them is in the book; after `NoSpace` they may be given again.
+    pub(crate) fn commit(&mut self, records: &[JournalRecord]) -> Result<(), WriteError> {
+        self.append(records)?;
+        self.log.sync()?;
+        self.keep_short();
+        Ok(())
+    }
+
+    /// Appends records of which nobody is told, such as acknowledgements: durable with the next
+    /// commit or seal; lost, they are only told again.
+    pub(crate) fn append(&mut self, records: &[JournalRecord]) -> Result<(), WriteError> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let first = self.next_seq();
+        let entries: Vec<Record> = (first..)
+            .zip(records)
+            .map(|(index, r)| Record::Entry { index, term: TERM, payload: r.encode_to_vec() })
+            .collect();
+        self.log.append(&entries)?;
+        self.unsealed = true;
+        for ((seq, record), entry) in (first..).zip(records).zip(&entries) {
+            let Record::Entry { payload, .. } = entry else { continue };
+            self.took(seq, record, payload.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn took(&mut self, seq: u64, record: &JournalRecord, bytes: u64) {
+        self.book.apply(seq, record);
+        if let Some(fact) = fact_of(seq, record) {
+            self.recent.push_back(fact);
+            if self.recent.len() > RECENT_MAX {
+                self.recent.pop_front();
+            }
+        }
+        if matches!(record.kind, Some(Kind::Image(_))) {
+            (self.image_seq, self.since_image, self.image_bytes) = (seq, 0, bytes);
+        } else {
+            self.since_image += bytes;
+        }
+    }
+
+    /// Writes an image when one is due and lets go of segments that nobody needs: all their records
+    /// are acknowledged and an image stands behind them. Space is not worth an error: the next
+    /// commit tries again.
+    fn keep_short(&mut self) {
+        if self.since_image > IMAGE_EVERY_BYTES.max(self.image_bytes * IMAGE_SHARE) {
+            let image = JournalRecord { kind: Some(Kind::Image(self.book.image())) };
+            if self.append(&[image]).and_then(|()| self.log.sync().map(drop)).is_err() {
+                return;
+            }
+        }
+        let up_to = self.book.acked().min(self.image_seq.saturating_sub(1));
+        if up_to > self.purged_to && self.log.purge(up_to, None).is_ok() {
+            self.purged_to = up_to;
+        }
+    }
+
+    /// For idle moments. `false` when there was nothing to do.
+    pub(crate) fn seal(&mut self) -> Result<bool, WriteError> {
+        if !self.unsealed {
+            return Ok(false);
+        }
+        self.log.seal()?;
+        self.unsealed = false;
+        self.keep_short();
+        Ok(true)
+    }
+
+    pub(crate) fn is_unsealed(&self) -> bool {
+        self.unsealed
+    }
+
+    /// Whether new work may be taken, as far as the disk goes.
+    pub(crate) fn has_room(&self) -> bool {
+        // Unknown counts as room: the append itself will tell.
+        self.log.free_space().map_or(true, |space| space.above_reserve)
+    }
+
+    /// The next message of facts from this position on; `None` if there is no newer fact. A range
+    /// begins where it was asked to, or where the journal begins.
+    pub(crate) fn facts_from(&self, from: u64) -> Result<Option<Facts>, JournalError> {
+        let last = self.book.last_fact();
+        let from = from.max(self.log.first_index());
+        if from > last {
+            return Ok(None);
+        }
+        let (facts, to) = match self.recent.front() {
+            Some(oldest) if oldest.seq <= from => self.recent_from(from),
+            _ => self.read_facts(from, last)?,
+        };
+        Ok(Some(Facts { journal_id: self.id.to_vec(), from, to, facts }))
+    }
+
+    fn recent_from(&self, from: u64) -> (Vec<Fact>, u64) {
+        let start = self.recent.partition_point(|fact| fact.seq < from);
+        let facts: Vec<Fact> =
+            self.recent.iter().skip(start).take(FACTS_MAX as usize).cloned().collect();
+        let to = facts.last().map_or(from, |fact| fact.seq);
+        (facts, to)
+    }
+
+    fn read_facts(&self, from: u64, last: u64) -> Result<(Vec<Fact>, u64), JournalError> {
+        let to = last.min(from + FACTS_MAX - 1);
+        let mut facts = Vec::new();
+        for entry in self.log.read(from, to)? {
+            let record = decode(entry.index, &entry.payload)?;
+            facts.extend(fact_of(entry.index, &record));
+        }
+        Ok((facts, to))
+    }
+
+    /// The fact at this position, if there is one.
+    pub(crate) fn fact_at(&self, seq: u64) -> Option<Fact> {
+        if seq < self.log.first_index() || seq > self.book.last_fact() {
+            return None;
+        }
+        let entry = self.log.read(seq, seq).ok()?.into_iter().next()?;
+        fact_of(seq, &decode(seq, &entry.payload).ok()?)
+    }
+}
+
+fn decode(seq: u64, payload: &[u8]) -> Result<JournalRecord, JournalError> {
+    let bad = |reason: String| JournalError::Record { seq, reason };
+    let record = JournalRecord::decode(payload).map_err(|e| bad(e.to_string()))?;
+    match record.kind {
+        Some(_) => Ok(record),
+        None => Err(bad("unknown kind".into())),
+    }
+}
+
+/// Reads DIR/journal.id or makes it, durably, before the journal exists.
+fn journal_id(dir: &Path) -> Result<[u8; 16], JournalError> {
+    let path = dir.join("journal.id");
+    let failed = |source| JournalError::Id { path: path.display().to_string(), source };
+    match fs::read_to_string(&path) {
+        Ok(text) => parse_id(text.trim()).ok_or_else(|| {
+            failed(io::Error::new(io::ErrorKind::InvalidData, "not 32 hexadecimal digits"))
+        }),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => make_id(dir, &path).map_err(failed),
+        Err(e) => Err(failed(e)),
+    }
+}
+
+fn make_id(dir: &Path, path: &Path) -> io::Result<[u8; 16]> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(|e| io::Error::other(e.to_string()))?;
+    let temporary = dir.join("journal.id.new");
+    let mut file =
+        File::options().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    file.write_all(hex(&id).as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    File::open(dir)?.sync_all()?;
+    Ok(id)
+}
+
+/// Lower-case hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn parse_id(text: &str) -> Option<[u8; 16]> {
+    (text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit()))
+        .then(|| u128::from_str_radix(text, 16).ok())?
+        .map(u128::to_be_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::book::tests::{accepted, closed, key, record};
+    use super::*;
+    use proto::v1::Acked;
+
+    fn facts(journal: &Journal, from: u64) -> Option<(u64, u64, Vec<u64>)> {
+        let facts = journal.facts_from(from).unwrap()?;
+        Some((facts.from, facts.to, facts.facts.iter().map(|f| f.seq).collect()))
+    }
+
+    #[test]
+    fn facts_cover_the_records_between_them_and_survive_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, _) = Journal::open(dir.path()).unwrap();
+        journal.commit(&[accepted(1, 5), closed(1), accepted(2, 6)]).unwrap();
+        journal.commit(&[closed(2)]).unwrap();
+        assert_eq!(facts(&journal, 1), Some((1, 4, vec![2, 4])));
+        assert_eq!(facts(&journal, 3), Some((3, 4, vec![4])));
+        assert_eq!(facts(&journal, 5), None);
+        let id = journal.id();
+        drop(journal);
+        let (journal, _) = Journal::open(dir.path()).unwrap();
+        assert_eq!((journal.id(), journal.next_seq()), (id, 5));
+        assert_eq!(facts(&journal, 1), Some((1, 4, vec![2, 4])));
+        assert_eq!(journal.fact_at(4).map(|f| f.seq), Some(4));
+        assert_eq!(journal.fact_at(3), None);
+        assert!(journal.book().knows(key(2)) && journal.book().live().is_empty());
+    }
+
+    #[test]
+    fn acknowledged_segments_go_and_what_lives_or_is_owed_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, _) = Journal::open(dir.path()).unwrap();
+        journal.commit(&[accepted(1, 1)]).unwrap();
+        let round = |journal: &mut Journal, jobs: std::ops::Range<u64>, acks: bool| {
+            for job in jobs {
+                let mut done = closed(job);
+                if let Some(Kind::Closed(closed)) = &mut done.kind {
+                    closed.finish.as_mut().unwrap().stderr_tail = vec![7; 4096];
+                }
+                let seq = journal.next_seq();
+                journal.append(&[accepted(job, job), done]).unwrap();
+                if acks {
+                    journal.append(&[record(Kind::Acked(Acked { to: seq + 1 }))]).unwrap();
+                }
+            }
+            journal.commit(&[]).unwrap();
+        };
+        for n in 0..30 {
+            round(&mut journal, 100 + n * 100..200 + n * 100, true);
+        }
+        assert!(journal.log.first_index() > 1000, "purged to {}", journal.log.first_index());
+        let owed_from = journal.book().last_fact() + 1;
+        round(&mut journal, 9000..10_000, false);
+        assert_eq!(journal.book().ended().count(), 1000);
+        drop(journal);
+        let (journal, _) = Journal::open(dir.path()).unwrap();
+        assert!(journal.book().live().contains_key(&key(1)), "the image carries it");
+        let mut owed = 0;
+        let mut from = owed_from;
+        while let Some(facts) = journal.facts_from(from).unwrap() {
+            owed += facts.facts.len();
+            assert_eq!(facts.from, from);
+            from = facts.to + 1;
+        }
+        assert_eq!(owed, 1000);
+        let size: u64 = fs::read_dir(dir.path().join("journal"))
+            .unwrap()
+            .map(|e| e.unwrap().metadata().unwrap().len())
+            .sum();
+        assert!(size < 24 << 20, "{size}");
+    }
+
+    #[test]
+    fn a_record_of_another_release_is_refused_by_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, _) = Journal::open(dir.path()).unwrap();
+        journal.commit(&[accepted(1, 5), JournalRecord { kind: None }]).unwrap();
+        drop(journal);
+        let error = Journal::open(dir.path()).err().unwrap();
+        assert!(matches!(error, JournalError::Record { seq: 2, .. }), "{error}");
+    }
+}

@@ -1,0 +1,170 @@
+//! The kill sequence: SIGTERM to the tree (thawed), after the grace SIGKILL, again with back-off
+//! until nothing is left. Signals go to processes that were checked to be members.
+
+use std::os::fd::AsFd;
+
+use proto::v1::journal_record::Kind;
+use proto::v1::{KillCause, KillNoted};
+use rustix::process::Signal;
+
+use super::identity::{self, ProcessId};
+use super::orders::record;
+use super::run::{After, Keeper};
+use super::session::{Reapers, Snapshot};
+use super::task::{Kill, Stage};
+
+/// The first look at a tree that was just signalled, and the longest pause between looks. Ends of
+/// orphans wake the loop by themselves; this is for trees that are not below this keeper.
+pub(super) const FIRST_LOOK_MS: u64 = 2;
+const LOOK_PAUSE_MAX_MS: u64 = 250;
+
+/// SIGKILL rounds after which the operator is told, and then at each power of two.
+const ROUNDS_WORTH_A_LINE: u32 = 8;
+
+impl Keeper {
+    /// Orders a kill: noted durably first, so that the end is never taken for somebody else's.
+    pub(super) fn request_kill(&mut self, id: u64, cause: KillCause, grace_ms: u64) {
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        match &mut task.stage {
+            Stage::Spawning { kill } => {
+                kill.get_or_insert((cause, grace_ms));
+            }
+            Stage::Running(main) => {
+                if identity::has_ended(main.pidfd.as_fd()) {
+                    return;
+                }
+                let attempt = Some(task.key.attempt_ref());
+                self.batch.push(record(Kind::Kill(KillNoted { attempt, cause: cause as i32 })));
+                self.after.push(After::Kill { id, cause, grace_ms });
+            }
+            // The rest of the tree is being killed already.
+            Stage::Closing { .. } | Stage::Measuring { .. } | Stage::Lingering => {}
+        }
+    }
+
+    pub(super) fn time_is_up(&mut self, id: u64) {
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        let grace_ms = task.accepted.kill_grace_ms;
+        // From now on the limit does not count any more, or it would fire until the batch is durable.
+        task.accepted.time_limit_ms = None;
+        self.request_kill(id, KillCause::TimeLimit, grace_ms);
+    }
+
+    /// Begins the sequence, or brings its SIGKILL forward.
+    pub(super) fn kill(&mut self, id: u64, cause: KillCause, grace_ms: u64) {
+        let now = identity::boottime_ms();
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        let Some(main) = task.main() else { return };
+        // It ended by itself while the order was journalled: the order came too late.
+        if identity::has_ended(main.pidfd.as_fd()) {
+            return;
+        }
+        if task.killed_for == KillCause::Unspecified {
+            task.killed_for = cause;
+        }
+        if let Some(kill) = &mut task.kill {
+            kill.next_ms = kill.next_ms.min(now + grace_ms);
+            return self.rearm(id);
+        }
+        self.terminate(id, now + grace_ms);
+    }
+
+    /// SIGTERM to all; stopped ones are thawed to hear it.
+    pub(super) fn terminate(&mut self, id: u64, hard_ms: u64) {
+        self.signal_tree(id, &[Signal::TERM, Signal::CONT]);
+        if let Some(task) = self.tasks.get_mut(&id) {
+            task.suspended_since_ms = None;
+            task.kill = Some(Kill { rounds: 0, next_ms: hard_ms });
+        }
+        self.rearm(id);
+    }
+
+    /// Looks whether a tree whose main process is gone is empty.
+    pub(super) fn look_at_closing(&mut self, id: u64, now: u64) {
+        let Some(task) = self.tasks.get(&id) else { return };
+        let (give_up, grace_ms) = match &task.stage {
+            Stage::Closing { give_up_ms, .. } => (*give_up_ms, task.accepted.kill_grace_ms),
+            Stage::Lingering => {
+                if self.is_empty(id) {
+                    self.drop_task(id);
+                }
+                return;
+            }
+            _ => return,
+        };
+        if self.is_empty(id) {
+            return self.settle(id, 0);
+        }
+        if now >= give_up {
+            let leftover = self.members(id).len().max(1);
+            return self.settle(id, leftover);
+        }
+        let begun = self.tasks.get(&id).is_some_and(|task| task.kill.is_some());
+        if !begun {
+            self.terminate(id, now + grace_ms);
+        }
+        if let Some(Stage::Closing { look_ms, pause_ms, .. }) =
+            self.tasks.get_mut(&id).map(|task| &mut task.stage)
+        {
+            *look_ms = now + *pause_ms;
+            *pause_ms = (*pause_ms * 2).min(LOOK_PAUSE_MAX_MS);
+        }
+    }
+
+    /// Another SIGKILL round, if one is due.
+    pub(super) fn kill_due(&mut self, id: u64, now: u64) {
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        let Some(kill) = task.kill.filter(|kill| now >= kill.next_ms) else { return };
+        let kill = kill.next_round(now);
+        task.kill = Some(kill);
+        let name = task.key.attempt;
+        if kill.rounds >= ROUNDS_WORTH_A_LINE && kill.rounds.is_power_of_two() {
+            self.log.say(format!("{name}: SIGKILL sent {} times, processes still live", kill.rounds));
+        }
+        if let Some(slot) = &task.slot {
+            match slot.kill() {
+                Ok(()) => return,
+                Err(e) => self.log.say(format!("{name}: cgroup.kill failed: {e}")),
+            }
+        }
+        // What forked since the last look is in a new one.
+        self.snapshot = None;
+        self.signal_tree(id, &[Signal::KILL]);
+    }
+
+    /// Sends these signals, one after the other, to every living member; gives their number.
+    pub(super) fn signal_tree(&mut self, id: u64, signals: &[Signal]) -> usize {
+        let members = self.members(id);
+        for member in &members {
+            // Opened once: both signals reach the same process or none.
+            let Ok(Some(fd)) = member.open() else { continue };
+            for signal in signals {
+                if let Err(e) = identity::send(fd.as_fd(), *signal) {
+                    self.log.say(format!("pid {}: {signal:?} not sent: {e}", member.pid));
+                }
+            }
+        }
+        members.len()
+    }
+
+    /// The living processes of a tree.
+    pub(super) fn members(&mut self, id: u64) -> Vec<ProcessId> {
+        let Some(task) = self.tasks.get_mut(&id) else { return Vec::new() };
+        if let Some(slot) = &task.slot {
+            let ids = slot.processes().into_iter().filter_map(super::procfs::stat);
+            let ids: Vec<ProcessId> = ids
+                .filter(|stat| !stat.is_zombie())
+                .map(|stat| ProcessId { pid: stat.pid, start_ticks: stat.start_ticks })
+                .collect();
+            // A pid that was reused between list and look is not in the list any more.
+            let again = slot.processes();
+            return ids.into_iter().filter(|id| again.contains(&id.pid)).collect();
+        }
+        let guard = if task.scattered { 0 } else { self.reapers.guard };
+        let reapers = Reapers { guard, ..self.reapers };
+        let snapshot = self.snapshot.get_or_insert_with(Snapshot::take);
+        let (members, sessions) = snapshot.members(&task.tree(), reapers, &self.mains);
+        task.sessions.extend(sessions);
+        members
+    }
+}

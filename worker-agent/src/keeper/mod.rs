@@ -1,0 +1,161 @@
+//! The keeper: parent of every job of a node, a small synchronous process that outlives the agent.
+//! It never touches the network and never reads a job's output; the journal is its only state.
+//! Begin with `run.rs` (the loop), then `task.rs` (what an attempt goes through) and `guard.rs`.
+
+mod book;
+mod cgroup;
+mod child;
+mod clone;
+mod exits;
+mod guard;
+mod identity;
+mod journal;
+mod kill;
+mod life;
+mod lock;
+mod log;
+mod orders;
+mod outputs;
+mod poll;
+mod procfs;
+mod recover;
+mod run;
+mod session;
+mod spawn;
+mod start;
+mod status;
+mod sys;
+mod task;
+mod wire;
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read, Write};
+use std::os::fd::RawFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+pub use journal::JournalError;
+pub use lock::{LockState, lock_state};
+pub use wire::{Client, Decoder, MESSAGE_MAX_BYTES, WireError, dial, encode};
+
+/// Hidden subcommand of the keeper.
+pub const KEEPER_COMMAND: &str = "keeper";
+
+/// Hidden subcommand of the guard, which is what `launch` starts.
+pub const GUARD_COMMAND: &str = "keeper-guard";
+
+/// Environment variable: `off` makes the keeper tell trees apart without cgroups even where it
+/// could use them.
+pub const CGROUP_SWITCH: &str = "DOCKET_KEEPER_CGROUP";
+
+/// Environment variable: how long an idle keeper stays, in ms; 10,000 if not set.
+pub const IDLE_SWITCH: &str = "DOCKET_KEEPER_IDLE_MS";
+
+/// Whether a first argument of the program belongs to [`main`].
+pub fn is_command(argument: &OsStr) -> bool {
+    argument == KEEPER_COMMAND || argument == GUARD_COMMAND
+}
+
+/// Entry of `docket keeper --data DIR` and `docket keeper-guard --data DIR`; gives the exit code.
+/// To be called before any thread exists: it forks. `args` with or without the program's name.
+pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
+    match Arguments::parse(args) {
+        Ok(arguments) if arguments.guard => guard::main(&arguments.dir),
+        Ok(arguments) => start::main(&arguments.dir, arguments.handed),
+        Err(what) => {
+            let _ = writeln!(io::stderr(), "docket keeper: {what}; usage: keeper --data DIR");
+            status::USAGE
+        }
+    }
+}
+
+/// What the command line of either process says.
+struct Arguments {
+    guard: bool,
+    dir: PathBuf,
+    /// Descriptors that the guard hands down: lock, notices, and at the first start ready.
+    handed: Vec<RawFd>,
+}
+
+impl Arguments {
+    fn parse(args: impl Iterator<Item = OsString>) -> Result<Arguments, String> {
+        let mut args = args.skip_while(|arg| !is_command(arg));
+        let guard = args.next().ok_or("no subcommand")? == GUARD_COMMAND;
+        let (mut dir, mut handed) = (None, Vec::new());
+        while let Some(arg) = args.next() {
+            let value = args.next().ok_or_else(|| format!("{} without value", arg.display()))?;
+            if arg == "--data" {
+                dir = Some(std::path::absolute(value).map_err(|e| format!("--data: {e}"))?);
+            } else if arg == "--handed" {
+                let numbers = value.to_str().unwrap_or_default().split(',').map(str::parse);
+                handed = numbers.collect::<Result<_, _>>().map_err(|e| format!("--handed: {e}"))?;
+            } else {
+                return Err(format!("unknown argument {}", arg.display()));
+            }
+        }
+        Ok(Arguments { guard, dir: dir.ok_or("--data is missing")?, handed })
+    }
+}
+
+/// Starts guard and keeper of a data directory, detached from this process, unless they run. Returns
+/// when the keeper listens (or after 10 s); blocking. Makes the directory (mode 0700).
+///
+/// # Errors
+/// What guard or keeper say of why they do not start, or a failed system call.
+pub fn launch(dir: &Path) -> io::Result<()> {
+    let dir = std::path::absolute(dir)?;
+    match std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700).create(&dir)
+    {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+        _ => {}
+    }
+    if lock_state(&dir)? != LockState::Free {
+        return Ok(());
+    }
+    let mut child = Command::new("/proc/self/exe")
+        .arg0("docket")
+        .arg(GUARD_COMMAND)
+        .arg("--data")
+        .arg(&dir)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let stderr = child.stderr.take();
+    let status = child.wait()?;
+    if status.success() {
+        return Ok(());
+    }
+    let mut said = String::new();
+    if let Some(stderr) = stderr {
+        // The launched process has ended; the detached one has let go of the pipe before it failed.
+        stderr.take(4096).read_to_string(&mut said)?;
+    }
+    Err(io::Error::other(format!("the keeper did not start ({status}): {}", said.trim())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Result<Arguments, String> {
+        Arguments::parse(words.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn the_command_line_is_read_with_or_without_the_program() {
+        for words in [&["docket", "keeper", "--data", "/d"][..], &["keeper", "--data", "/d"]] {
+            let arguments = parse(words).unwrap();
+            assert!(!arguments.guard && arguments.dir == Path::new("/d"));
+            assert!(arguments.handed.is_empty());
+        }
+        let arguments = parse(&["keeper", "--data", "/d", "--handed", "3,4"]).unwrap();
+        assert_eq!(arguments.handed, [3, 4]);
+        assert!(parse(&["keeper-guard", "--data", "/d"]).unwrap().guard);
+        for wrong in [&["keeper"][..], &["keeper", "--data"], &["up"], &["keeper", "-x", "1"]] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! Orders from the client: each is idempotent, judged by (task, attempt, token), and noted in the
+//! journal whatever becomes of it, so that the manifest's O means something.
+
+use std::io;
+use std::path::Path;
+
+use prost::Message;
+use proto::digest::Digest;
+use proto::v1::journal_record::Kind;
+use proto::v1::{
+    Accepted, Acked, JobSpec, JournalRecord, KeeperHello, KeeperKill, KeeperManifest,
+    KeeperProblem, KeeperRun, KillCause, ManifestItem, OrderSeen, Phase, RefusedFact, StartFailure,
+    keeper_event, keeper_request,
+};
+use proto::AttemptId;
+use rustix::process::Signal;
+
+use super::book::{self, Key};
+use super::child::Step;
+use super::identity;
+use super::journal::hex;
+use super::run::{After, Health, Keeper, PARKED_MAX, journal_failure};
+use super::spawn::{QUEUE_MAX, SpawnOrder, fault};
+use super::task::{Stage, Task};
+use super::wire::Reading;
+
+/// Items of one manifest: with some 60 bytes each it stays within a message. What is over the limit
+/// is ended, so a fact; and an order for it would only be noted.
+const MANIFEST_MAX: usize = 40_000;
+
+impl Keeper {
+    /// Reads a connection and takes what it says.
+    pub(super) fn serve(&mut self, id: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let reading = connection.read();
+        loop {
+            let Some(connection) = self.connections.get_mut(&id) else { return };
+            match connection.next_request() {
+                Ok(Some(request)) => self.take_request(id, request),
+                Ok(None) => break,
+                Err(e) => {
+                    self.log.say(format!("connection closed: {e}"));
+                    self.connections.remove(&id);
+                    return;
+                }
+            }
+        }
+        if reading == Reading::Closed {
+            self.connections.remove(&id);
+        }
+    }
+
+    fn take_request(&mut self, from: u64, request: keeper_request::Kind) {
+        use keeper_request::Kind as Request;
+        if let Request::Hello(hello) = &request {
+            return self.hello(from, hello);
+        }
+        if !self.connections.get(&from).is_some_and(|c| c.greeted) {
+            self.log.say("a request before Hello: connection closed");
+            self.connections.remove(&from);
+            return;
+        }
+        match request {
+            Request::Hello(_) => {}
+            Request::Run(run) => self.order_run(run),
+            Request::Kill(kill) => self.order_kill(&kill),
+            Request::Suspend(order) => {
+                let key = Key::from_wire(order.attempt.as_ref(), order.token.as_ref());
+                self.order_suspend(order.order_id, key, true);
+            }
+            Request::Resume(order) => {
+                let key = Key::from_wire(order.attempt.as_ref(), order.token.as_ref());
+                self.order_suspend(order.order_id, key, false);
+            }
+            Request::Forget(order) => {
+                self.note_order(order.order_id);
+                if let Ok(attempt) = AttemptId::from_wire(order.attempt.as_ref()) {
+                    self.volatile.retain(|key, _| key.attempt != attempt);
+                }
+            }
+            Request::Ack(ack) => self.quiet.push(record(Kind::Acked(Acked { to: ack.to }))),
+            Request::Manifest(ask) => {
+                self.after.push(After::Manifest { connection: from, nonce: ask.nonce });
+            }
+            Request::Ping(ping) => {
+                self.after.push(After::Pong { connection: from, nonce: ping.nonce });
+            }
+            Request::Later(later) => self.tell_later(later.seq),
+            Request::Resend(resend) => {
+                if let Some(connection) = self.connections.get_mut(&from) {
+                    connection.next_fact = resend.from.max(1);
+                }
+            }
+            Request::Stop(stop) => self.stop(stop.kill),
+            Request::Upgrade(_) => {
+                let message = "this keeper cannot be replaced while it runs: it ends when it is \
+                               idle, and the next one is the new program";
+                let message = message.to_owned();
+                self.answer(from, keeper_event::Kind::Problem(KeeperProblem { message }));
+            }
+        }
+    }
+
+    /// The newest client wins: the older one is closed, its unread orders with it, before the newer
+    /// is answered.
+    fn hello(&mut self, from: u64, hello: &KeeperHello) {
+        let older: Vec<u64> =
+            self.connections.iter().filter(|(id, c)| c.greeted && **id != from).map(|(id, _)| *id).collect();
+        for id in older {
+            self.log.say("a newer client came: the older one is closed");
+            self.connections.remove(&id);
+        }
+        if let Some(connection) = self.connections.get_mut(&from) {
+            connection.greeted = true;
+        }
+        self.after.push(After::Welcome { connection: from, resend_from: hello.resend_from });
+    }
+
+    pub(super) fn note_order(&mut self, order_id: u64) {
+        self.batch.push(record(Kind::Order(OrderSeen { order_id })));
+    }
+
+    fn order_run(&mut self, run: KeeperRun) {
+        let Some(key) = Key::from_wire(run.attempt.as_ref(), run.token.as_ref()) else {
+            self.log.say(format!("order {} names no attempt", run.order_id));
+            return self.note_order(run.order_id);
+        };
+        let known = self.journal.book().knows(key)
+            || self.by_key.contains_key(&key)
+            || self.volatile.contains_key(&key);
+        if known {
+            return self.note_order(run.order_id);
+        }
+        if let Health::Broken(_) = self.health {
+            return self.refuse_unjournalled(key);
+        }
+        match self.accept_run(key, &run) {
+            Ok((spec, accepted)) => self.take_run(key, run, spec, accepted),
+            Err(failure) => self.refuse(key, run.order_id, failure),
+        }
+    }
+
+    /// Everything that speaks against a run before it is taken.
+    fn accept_run(&mut self, key: Key, run: &KeeperRun) -> Result<(JobSpec, Accepted), StartFailure> {
+        if self.stopping || self.deleted {
+            return Err(refusal("keeper", libc::ESHUTDOWN, "the keeper is stopping"));
+        }
+        if !self.has_room || matches!(self.health, Health::Full) {
+            return Err(journal_failure(&io::Error::from_raw_os_error(libc::ENOSPC)));
+        }
+        if self.spawner.waiting() >= QUEUE_MAX {
+            return Err(refusal("spawn-queue", libc::EAGAIN, "too many starts wait on this node"));
+        }
+        if let Some(other) = self.other_attempt(key) {
+            let message = format!("{} still has processes on this node", other.attempt);
+            return Err(refusal("previous-attempt", libc::EBUSY, &message));
+        }
+        let spec = JobSpec::decode(run.spec.as_slice())
+            .map_err(|e| refusal("order", libc::EBADMSG, &format!("no job specification: {e}")))?;
+        let run_file = Path::new::<std::ffi::OsStr>(std::os::unix::ffi::OsStrExt::from_bytes(
+            run.run_file.as_slice(),
+        ));
+        if !run_file.is_absolute() || run_file.file_name().is_none() {
+            return Err(refusal("order", libc::EBADMSG, "the run file is no absolute path"));
+        }
+        let accepted = self.accepted(key, run, &spec)?;
+        Ok((spec, accepted))
+    }
+
+    /// Another attempt of the task that still has processes.
+    fn other_attempt(&self, key: Key) -> Option<Key> {
+        let bound = |attempt, generation| Key {
+            attempt: AttemptId { attempt, ..key.attempt },
+            generation,
+        };
+        let range = bound(0, 0)..=bound(u32::MAX, u64::MAX);
+        self.by_key.range(range).map(|(other, _)| *other).find(|other| *other != key)
+    }
+
+    fn accepted(&mut self, key: Key, run: &KeeperRun, spec: &JobSpec) -> Result<Accepted, StartFailure> {
+        let mut random = [0; 16];
+        getrandom::fill(&mut random)
+            .map_err(|e| refusal("random", libc::EIO, &e.to_string()))?;
+        let mark = format!(
+            "{}.{}.{}.{}.{}",
+            run.cluster_id,
+            key.generation,
+            key.attempt.task,
+            key.attempt.attempt,
+            hex(&random)
+        );
+        let slot = match &mut self.slots {
+            Some(slots) => Some(slots.take().map_err(|e| fault(Step::Cgroup, &e, b""))?.number()),
+            None => None,
+        };
+        Ok(Accepted {
+            attempt: run.attempt,
+            token: run.token,
+            order_id: run.order_id,
+            mark: mark.into_bytes(),
+            time_limit_ms: spec.time_limit_ms,
+            accepted_boottime_ms: identity::boottime_ms(),
+            boot_id: self.boot_id.clone(),
+            kill_grace_ms: spec.kill_grace_ms.unwrap_or(run.default_grace_ms),
+            stdout_path: run.stdout_path.clone(),
+            stderr_path: run.stderr_path.clone(),
+            run_file: run.run_file.clone(),
+            uid: run.uid,
+            slot,
+        })
+    }
+
+    fn take_run(&mut self, key: Key, run: KeeperRun, spec: JobSpec, accepted: Accepted) {
+        let slot = match (&mut self.slots, accepted.slot) {
+            (Some(slots), Some(number)) => match slots.get(number) {
+                Ok(slot) => Some(slot),
+                Err(e) => return self.refuse(key, run.order_id, fault(Step::Cgroup, &e, b"")),
+            },
+            _ => None,
+        };
+        let id = self.next_id;
+        self.next_id += 1;
+        let mark = accepted.mark.clone();
+        self.tasks.insert(id, Task::new(accepted.clone(), key, slot.clone()));
+        self.by_key.insert(key, id);
+        self.batch.push(record(Kind::Accepted(accepted)));
+        let order = SpawnOrder { id, run, spec, mark, slot };
+        self.after.push(After::Spawn(id, Box::new(order)));
+    }
+
+    fn refuse(&mut self, key: Key, order_id: u64, failure: StartFailure) {
+        if self.batch.len() >= PARKED_MAX {
+            // Not even refused: the leader sees it missing in the manifest and orders it again.
+            return;
+        }
+        self.log.say(format!("{} refused: {}", key.attempt, failure.message));
+        self.note_order(order_id);
+        self.batch.push(record(Kind::Refused(RefusedFact {
+            attempt: Some(key.attempt_ref()),
+            token: Some(key.token()),
+            failure: Some(failure),
+        })));
+    }
+
+    fn order_kill(&mut self, order: &KeeperKill) {
+        self.note_order(order.order_id);
+        let key = Key::from_wire(order.attempt.as_ref(), order.token.as_ref());
+        // Unknown here: it never came, or it is over. Nothing to do is not an error.
+        let Some(id) = key.and_then(|key| self.by_key.get(&key).copied()) else { return };
+        if let Some(number) = order.signal {
+            return match Signal::from_named_raw(number as i32) {
+                Some(signal) => {
+                    self.signal_tree(id, &[signal]);
+                }
+                None => self.log.say(format!("order {}: no signal {number}", order.order_id)),
+            };
+        }
+        let own = self.tasks.get(&id).map_or(0, |task| task.accepted.kill_grace_ms);
+        let grace_ms = if order.grace_ms > 0 { order.grace_ms } else { own };
+        let cause = KillCause::try_from(order.cause).unwrap_or_default();
+        let cause = if cause == KillCause::Unspecified { KillCause::Cancel } else { cause };
+        self.request_kill(id, cause, grace_ms);
+    }
+
+    fn order_suspend(&mut self, order_id: u64, key: Option<Key>, suspend: bool) {
+        self.note_order(order_id);
+        let Some(id) = key.and_then(|key| self.by_key.get(&key).copied()) else { return };
+        let Some(task) = self.tasks.get(&id) else { return };
+        let running = matches!(task.stage, Stage::Running(_)) && task.kill.is_none();
+        if !running || task.suspended_since_ms.is_some() == suspend {
+            return;
+        }
+        self.signal_tree(id, &[if suspend { Signal::STOP } else { Signal::CONT }]);
+        if let Some(task) = self.tasks.get_mut(&id) {
+            let now = identity::boottime_ms();
+            match task.suspended_since_ms.take() {
+                Some(since) => task.suspended_ms += now.saturating_sub(since),
+                None => task.suspended_since_ms = Some(now),
+            }
+        }
+        self.rearm(id);
+    }
+
+    /// Journals a fact again behind the others, for the controller could not take it yet.
+    fn tell_later(&mut self, seq: u64) {
+        match self.journal.fact_at(seq).and_then(book::record_of) {
+            Some(again) => self.batch.push(again),
+            None => self.log.say(format!("asked to tell fact {seq} later, which is none")),
+        }
+    }
+
+    fn stop(&mut self, kill: bool) {
+        self.stopping = true;
+        if !kill {
+            return;
+        }
+        let ids: Vec<(u64, u64)> =
+            self.tasks.iter().map(|(id, task)| (*id, task.accepted.kill_grace_ms)).collect();
+        for (id, grace_ms) in ids {
+            self.request_kill(id, KillCause::Cancel, grace_ms);
+        }
+    }
+
+    /// Every attempt that is not over for the controller, at exactly this point of the journal.
+    pub(super) fn manifest(&self, nonce: u64) -> KeeperManifest {
+        let book = self.journal.book();
+        let live = self.tasks.values().filter(|task| !task.is_told()).map(|task| {
+            let start = task.start.as_ref();
+            ManifestItem {
+                attempt: Some(task.key.attempt_ref()),
+                token: Some(task.key.token()),
+                phase: task.phase() as i32,
+                pid: start.map_or(0, |s| s.pid),
+                pid_start_ticks: start.map_or(0, |s| s.pid_start_ticks),
+                start_wall_ms: start.map_or(0, |s| s.start_wall_ms),
+            }
+        });
+        let ended = book.ended().chain(self.volatile.keys().copied()).map(|key| ManifestItem {
+            attempt: Some(key.attempt_ref()),
+            token: Some(key.token()),
+            phase: Phase::Ended as i32,
+            ..ManifestItem::default()
+        });
+        KeeperManifest {
+            nonce,
+            items: live.chain(ended).take(MANIFEST_MAX).collect(),
+            last_seq: book.last_fact(),
+            last_order: book.last_order(),
+        }
+    }
+
+    pub(super) fn digest(&self) -> u64 {
+        let live = self.tasks.values().map(|task| (task.key.attempt, task.phase()));
+        live.collect::<Digest>().value()
+    }
+}
+
+/// A refusal before the run was taken: never the job's fault.
+fn refusal(step: &str, errno: i32, message: &str) -> StartFailure {
+    StartFailure {
+        step: step.into(),
+        errno,
+        path: Vec::new(),
+        message: format!("{step}: {message}"),
+        node_fault: true,
+    }
+}
+
+pub(super) fn record(kind: Kind) -> JournalRecord {
+    JournalRecord { kind: Some(kind) }
+}

@@ -1,0 +1,243 @@
+//! After a keeper died: what its journal says lives is looked for, adopted if it lives, told if it
+//! ended. Nothing is spawned here: an accepted attempt never starts twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+use proto::v1::journal_record::Kind;
+use proto::v1::{Accepted, JournalAttempt, KillCause, StartFact, finish_fact::End};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
+
+use super::book::Key;
+use super::identity::{self, ProcessId};
+use super::life::{MainEnd, finish_of};
+use super::orders::record;
+use super::poll::Source;
+use super::procfs::{self, Stat};
+use super::run::Keeper;
+use super::start::DataDir;
+use super::task::{Main, Stage, Task};
+
+/// A half-started child of the dead keeper is given this long to go.
+const STRAGGLER_WAIT: Duration = Duration::from_secs(5);
+
+/// Kills children that the dead keeper had not let go of: they run its program with its arguments
+/// until their exec, and would start a job that this keeper already looked for in vain.
+pub(super) fn kill_stragglers(dir: &DataDir) -> io::Result<()> {
+    let own = procfs::cmdline(std::process::id());
+    // Without the descriptors that were handed down.
+    let words: Vec<&[u8]> = own.split(|b| *b == 0).take(4).collect();
+    let prefix = [words.join(&0), vec![0]].concat();
+    for stat in procfs::all().into_iter().filter(|stat| !stat.is_zombie()) {
+        let ours = stat.pid == std::process::id();
+        if ours || !procfs::cmdline(stat.pid).starts_with(&prefix) || !sees(stat.pid, dir) {
+            continue;
+        }
+        let process = ProcessId { pid: stat.pid, start_ticks: stat.start_ticks };
+        let Some(pidfd) = process.open()? else { continue };
+        identity::send(pidfd.as_fd(), Signal::KILL)?;
+        let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
+        let wait = Timespec { tv_sec: STRAGGLER_WAIT.as_secs() as i64, tv_nsec: 0 };
+        if poll(&mut fds, Some(&wait))? == 0 {
+            let pid = stat.pid;
+            return Err(io::Error::other(format!("a start of the last keeper hangs (pid {pid})")));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a process means the same directory by this path: one in a container may not.
+fn sees(pid: u32, dir: &DataDir) -> bool {
+    let path = format!("/proc/{pid}/root{}", dir.path.display());
+    fs::metadata(path).is_ok_and(|m| (m.dev(), m.ino()) == dir.identity)
+}
+
+/// Processes by the mark in their environment, looked up once and only if somebody asks.
+type Marks = BTreeMap<Vec<u8>, Vec<Stat>>;
+
+impl Keeper {
+    /// Takes up every attempt that the journal has as live.
+    pub(super) fn recover(&mut self) {
+        if let Err(e) = self.exits.refresh() {
+            self.log.say(format!("guard.exits cannot be read: {e}"));
+        }
+        let live: Vec<(Key, JournalAttempt)> =
+            self.journal.book().live().iter().map(|(key, a)| (*key, a.clone())).collect();
+        let mut marks = None;
+        for (key, attempt) in live {
+            if let Some(accepted) = attempt.accepted.clone() {
+                self.recover_one(key, accepted, attempt, &mut marks);
+            }
+        }
+        self.clear_slots();
+        if self.adopted.is_empty() && self.exits.forget().is_err() {
+            self.log.say("guard.exits could not be emptied");
+        }
+    }
+
+    fn recover_one(
+        &mut self,
+        key: Key,
+        accepted: Accepted,
+        attempt: JournalAttempt,
+        marks: &mut Option<Marks>,
+    ) {
+        let same_boot = accepted.boot_id == self.boot_id;
+        let slot = match (&mut self.slots, accepted.slot) {
+            (Some(slots), Some(number)) if same_boot => slots.get(number).ok(),
+            _ => None,
+        };
+        let mut task = Task::new(accepted, key, slot);
+        task.start = attempt.started.clone();
+        task.killed_for = KillCause::try_from(attempt.killed_for).unwrap_or_default();
+        task.sessions.extend(task.start.as_ref().map(|start| start.pid));
+        let id = self.next_id;
+        self.next_id += 1;
+        self.by_key.insert(key, id);
+        self.tasks.insert(id, task);
+        match (attempt.exited, attempt.started) {
+            (Some(finish), _) if same_boot => self.begin_closing(id, finish),
+            (Some(finish), _) => self.close(id, finish),
+            (None, Some(start)) => self.recover_started(id, &start, same_boot),
+            (None, None) if same_boot => self.recover_accepted(id, marks),
+            (None, None) => self.rebooted(id),
+        }
+    }
+
+    fn recover_started(&mut self, id: u64, start: &StartFact, same_boot: bool) {
+        let process = ProcessId { pid: start.pid, start_ticks: start.pid_start_ticks };
+        if same_boot && self.adopt(id, process) {
+            return;
+        }
+        let Some(task) = self.tasks.get(&id) else { return };
+        let exit = self.exits.of(&task.accepted.boot_id, process);
+        match exit {
+            Some(exit) => {
+                let end = MainEnd {
+                    end: End::WaitStatus(exit.status),
+                    rusage: Some(exit.rusage),
+                    wall_ms: exit.wall_ms,
+                };
+                self.tree_without_main(id, end);
+            }
+            None if same_boot => self.lost_track(id),
+            None => self.rebooted(id),
+        }
+    }
+
+    /// Nobody can say how it ended: not a child of ours, not in the guard's file.
+    fn lost_track(&mut self, id: u64) {
+        let end = End::UnknownStatus(true);
+        self.tree_without_main(id, MainEnd { end, rusage: None, wall_ms: identity::wall_ms() });
+    }
+
+    fn rebooted(&mut self, id: u64) {
+        let Some(task) = self.tasks.get(&id) else { return };
+        let finish = finish_of(task, End::NodeRebooted(true), None, identity::wall_ms());
+        self.close(id, finish);
+    }
+
+    /// Watches a main process that somebody else reaps; `false` if it is gone.
+    fn adopt(&mut self, id: u64, process: ProcessId) -> bool {
+        let Ok(Some(pidfd)) = process.open() else { return false };
+        if let Err(e) = self.poll.add(&pidfd, Source::Task(id)) {
+            self.log.say(format!("pid {} cannot be watched: {e}", process.pid));
+        }
+        let stat = procfs::stat(process.pid);
+        let Some(task) = self.tasks.get_mut(&id) else { return false };
+        task.scattered = stat.is_none_or(|s| s.parent != self.reapers.guard) || self.reapers.guard == 0;
+        if stat.is_some_and(|s| s.state == b'T') {
+            task.suspended_since_ms = Some(identity::boottime_ms());
+        }
+        self.log.say(format!("{} lives on as pid {}", task.key.attempt, process.pid));
+        let grace_ms = task.accepted.kill_grace_ms;
+        let killed = task.killed_for != KillCause::Unspecified;
+        task.stage = Stage::Running(Main { process, pidfd, ours: false, status_until_ms: None });
+        self.mains.insert(process.pid, id);
+        self.adopted.insert(id);
+        if killed {
+            self.terminate(id, identity::boottime_ms() + grace_ms);
+        }
+        self.rearm(id);
+        true
+    }
+
+    /// Accepted, and the last keeper died before it could say more: perhaps it started.
+    fn recover_accepted(&mut self, id: u64, marks: &mut Option<Marks>) {
+        let Some(task) = self.tasks.get(&id) else { return };
+        let marks = marks.get_or_insert_with(marked_processes);
+        let processes = marks.get(&task.accepted.mark).cloned().unwrap_or_default();
+        // The main process leads its own session; what it started came later.
+        let main = processes
+            .iter()
+            .filter(|stat| stat.session == stat.pid)
+            .min_by_key(|stat| (stat.start_ticks, stat.pid));
+        let Some(main) = main else { return self.lost_track(id) };
+        let start = start_of(task, main);
+        let process = ProcessId { pid: main.pid, start_ticks: main.start_ticks };
+        if let Some(task) = self.tasks.get_mut(&id) {
+            task.sessions = BTreeSet::from([main.pid]);
+            task.start = Some(start.clone());
+        }
+        self.batch.push(record(Kind::Started(start)));
+        if !self.adopt(id, process) {
+            self.lost_track(id);
+        }
+    }
+
+    /// Slots of nobody: leftovers that an earlier keeper had told of, and empty ones.
+    fn clear_slots(&mut self) {
+        let used: BTreeSet<u32> =
+            self.tasks.values().filter_map(|task| Some(task.slot.as_ref()?.number())).collect();
+        let Some(slots) = &mut self.slots else { return };
+        for number in slots.on_disk().into_iter().filter(|number| !used.contains(number)) {
+            let Ok(slot) = slots.get(number) else { continue };
+            if slot.populated().unwrap_or(false) {
+                self.log.say(format!("slot {number} holds processes of an attempt that is over: killed"));
+                if let Err(e) = slot.kill() {
+                    self.log.say(format!("slot {number}: cgroup.kill failed: {e}"));
+                }
+            }
+            slots.release(&slot);
+        }
+    }
+}
+
+fn marked_processes() -> Marks {
+    let mut marks = Marks::new();
+    for stat in procfs::all().into_iter().filter(|stat| !stat.is_zombie()) {
+        if let Some(mark) = procfs::mark(stat.pid) {
+            marks.entry(mark).or_default().push(stat);
+        }
+    }
+    marks
+}
+
+/// The start fact that the last keeper did not get to write.
+fn start_of(task: &Task, main: &Stat) -> StartFact {
+    let began_ms = identity::ticks_to_ms(main.start_ticks);
+    let ago_ms = identity::boottime_ms().saturating_sub(began_ms);
+    let output = |fd: u32| {
+        let meta = fs::metadata(format!("/proc/{}/fd/{fd}", main.pid));
+        meta.map_or((0, 0), |m| (m.dev(), m.ino()))
+    };
+    let ((stdout_dev, stdout_ino), (stderr_dev, stderr_ino)) = (output(1), output(2));
+    StartFact {
+        attempt: Some(task.key.attempt_ref()),
+        token: Some(task.key.token()),
+        pid: main.pid,
+        pid_start_ticks: main.start_ticks,
+        start_wall_ms: identity::wall_ms().saturating_sub(ago_ms),
+        stdout_path: task.accepted.stdout_path.clone(),
+        stderr_path: task.accepted.stderr_path.clone(),
+        stdout_dev,
+        stdout_ino,
+        stderr_dev,
+        stderr_ino,
+    }
+}

@@ -1,0 +1,213 @@
+//! From the command line to the loop: what the guard handed down, the directory, the journal, what
+//! lives on from before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::cgroup::Slots;
+use super::exits::ExitReader;
+use super::guard::READY;
+use super::identity;
+use super::journal::{Journal, JournalError, hex};
+use super::log::KeeperLog;
+use super::poll::Poll;
+use super::run::{Health, Keeper};
+use super::session::Reapers;
+use super::spawn::{Nofile, Spawner};
+use super::{CGROUP_SWITCH, IDLE_SWITCH, lock, procfs, recover, status, sys, wire};
+
+/// An idle keeper ends after this (design 6).
+const IDLE_MS: u64 = 10_000;
+
+/// Why a keeper does not start.
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    #[error("{doing}: {source}")]
+    Io { doing: &'static str, source: io::Error },
+    #[error("{0}; nothing is lost: no job is started or ended while this lasts")]
+    Journal(#[from] JournalError),
+    #[error("another keeper has the lock of this directory")]
+    Locked,
+}
+
+fn doing(doing: &'static str) -> impl Fn(io::Error) -> StartError {
+    move |source| StartError::Io { doing, source }
+}
+
+/// The data directory, told apart from another one that takes its place.
+pub(super) struct DataDir {
+    pub path: PathBuf,
+    pub fd: OwnedFd,
+    /// Device and inode.
+    pub identity: (u64, u64),
+}
+
+impl DataDir {
+    fn open(path: &Path) -> io::Result<DataDir> {
+        let file = File::open(path)?;
+        let meta = file.metadata()?;
+        Ok(DataDir {
+            path: path.to_owned(),
+            fd: file.into(),
+            identity: (meta.dev(), meta.ino()),
+        })
+    }
+
+    /// Whether its path still leads to it.
+    pub(super) fn is_there(&self) -> bool {
+        match fs::metadata(&self.path) {
+            Ok(meta) => (meta.dev(), meta.ino()) == self.identity,
+            // Another error (a hung mount, no permission) does not say that it is gone.
+            Err(e) => e.kind() != io::ErrorKind::NotFound,
+        }
+    }
+}
+
+/// `docket keeper --data DIR`, normally started by the guard.
+pub(super) fn main(dir: &Path, handed: Vec<RawFd>) -> i32 {
+    let mut log = KeeperLog::open(dir, "keeper");
+    let mut ready = None;
+    match start(dir, &handed, &mut ready) {
+        Ok((keeper, ready)) => {
+            if let Some(ready) = ready {
+                // Nobody waits any more: then nobody needs to know.
+                let _ = rustix::io::write(&ready, READY);
+            }
+            keeper.run()
+        }
+        Err(e) => {
+            log.say(format!("does not start: {e}"));
+            if let Some(ready) = ready {
+                let _ = rustix::io::write(&ready, e.to_string().as_bytes());
+            }
+            status::FAILED
+        }
+    }
+}
+
+/// `failed` receives the ready pipe if the start fails after it was taken over.
+fn start(
+    dir: &Path,
+    handed: &[RawFd],
+    failed: &mut Option<OwnedFd>,
+) -> Result<(Keeper, Option<OwnedFd>), StartError> {
+    sys::close_others(handed);
+    let mut fds = Vec::new();
+    for &fd in handed {
+        fds.push(sys::adopt_fd(fd).map_err(doing("descriptors handed down"))?);
+    }
+    let mut fds = fds.into_iter();
+    let (lock, notice, ready) = (fds.next(), fds.next(), fds.next());
+    let ready_copy = ready.as_ref().and_then(|fd| fd.try_clone().ok());
+    *failed = ready_copy;
+    let lock = match lock {
+        Some(lock) => lock,
+        None => lock::take(dir).map_err(doing("keeper.lock"))?.ok_or(StartError::Locked)?,
+    };
+    let nofile = settle_process(notice.is_some()).map_err(doing("process set-up"))?;
+    let keeper = Keeper::new(dir, lock, notice, nofile)?;
+    *failed = None;
+    Ok((keeper, ready))
+}
+
+/// Own session, no terminal, no signals, orphans come here, many descriptors.
+fn settle_process(under_guard: bool) -> io::Result<Nofile> {
+    sys::calm_signals()?;
+    if under_guard {
+        // Fails only where it leads a session already.
+        let _ = rustix::process::setsid();
+        status::null_stdio()?;
+    }
+    rustix::process::chdir("/")?;
+    rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1))?;
+    let _ = rustix::thread::set_name(c"docket-keeper");
+    let limit = getrlimit(Resource::Nofile);
+    let hard = limit.maximum.unwrap_or(libc::RLIM_INFINITY);
+    let nofile = Nofile { soft: limit.current.unwrap_or(hard), hard };
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
+    Ok(nofile)
+}
+
+impl Keeper {
+    fn new(
+        dir: &Path,
+        lock: OwnedFd,
+        notice: Option<OwnedFd>,
+        nofile: Nofile,
+    ) -> Result<Keeper, StartError> {
+        let mut log = KeeperLog::open(dir, "keeper");
+        let dir = DataDir::open(dir).map_err(doing("data directory"))?;
+        // Before the journal: a half-started child holds its lock.
+        recover::kill_stragglers(&dir).map_err(doing("children of the last keeper"))?;
+        let boot_id = identity::boot_id().map_err(doing("boot id"))?;
+        let (journal, notes) = Journal::open(&dir.path)?;
+        for note in notes {
+            log.say(format!("journal: {note}"));
+        }
+        let guard = match notice {
+            Some(_) => procfs::stat(std::process::id()).map_or(0, |stat| stat.parent),
+            None => 0,
+        };
+        let listener = wire::listen(dir.fd.as_fd()).map_err(doing("keeper.sock"))?;
+        let mut keeper = Keeper {
+            slots: open_slots(&journal),
+            exits: ExitReader::open(&dir.path).map_err(doing("guard.exits"))?,
+            spawner: Spawner::start(nofile).map_err(doing("spawner"))?,
+            poll: Poll::new().map_err(doing("epoll"))?,
+            children: sys::sigchld_fd().map_err(doing("signal descriptor"))?,
+            reapers: Reapers { keeper: std::process::id(), guard },
+            listener: Some(listener),
+            health: Health::Good,
+            connections: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            by_key: BTreeMap::new(),
+            mains: BTreeMap::new(),
+            adopted: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            next_id: 1,
+            batch: Vec::new(),
+            quiet: Vec::new(),
+            after: Vec::new(),
+            volatile: BTreeMap::new(),
+            snapshot: None,
+            stopping: false,
+            deleted: false,
+            idle_ms: idle_ms(),
+            idle_since_ms: None,
+            look_ms: 0,
+            has_room: true,
+            slow_spawn: None,
+            strangers: BTreeSet::new(),
+            _lock: lock,
+            dir,
+            log,
+            journal,
+            boot_id,
+            notice,
+        };
+        keeper.watch_children().map_err(doing("epoll"))?;
+        let trees = if keeper.slots.is_some() { "cgroup slots" } else { "sessions and marks" };
+        keeper.log.say(format!("listens; trees by {trees}"));
+        keeper.recover();
+        Ok(keeper)
+    }
+}
+
+fn open_slots(journal: &Journal) -> Option<Slots> {
+    if std::env::var_os(CGROUP_SWITCH).is_some_and(|value| value == "off") {
+        return None;
+    }
+    let id = hex(&journal.id());
+    Slots::open(&format!("docket-{}", id.get(..16)?))
+}
+
+fn idle_ms() -> u64 {
+    let asked = std::env::var(IDLE_SWITCH).ok();
+    asked.and_then(|value| value.parse().ok()).unwrap_or(IDLE_MS)
+}

@@ -1,0 +1,208 @@
+//! An attempt as a process tree: the stages it goes through and when it next needs a look.
+//!
+//! ```text
+//! Spawning ──failed──────────────────────────► closed
+//!    └─► Running ─reaped─► Closing ─empty─► (Measuring) ─► closed
+//!                              └─time is up─► (Measuring) ─► closed, Lingering until empty
+//! ```
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use proto::v1::{Accepted, FinishFact, KillCause, Phase, StartFact};
+
+use super::book::Key;
+use super::cgroup::Slot;
+use super::identity::{ProcessId, ticks_to_ms};
+use super::session::Tree;
+
+/// One attempt that the keeper took.
+pub(crate) struct Task {
+    pub key: Key,
+    pub accepted: Accepted,
+    pub start: Option<StartFact>,
+    pub stage: Stage,
+    /// A live main process was signalled for this cause.
+    pub killed_for: KillCause,
+    /// A kill sequence that is under way.
+    pub kill: Option<Kill>,
+    pub slot: Option<Arc<Slot>>,
+    /// Sessions that members of the tree were seen in; for trees without slot.
+    pub sessions: BTreeSet<u32>,
+    /// Its processes may hang below init: the keeper and guard that started it both died.
+    pub scattered: bool,
+    pub suspended_since_ms: Option<u64>,
+    /// Sum of the suspensions that are over.
+    pub suspended_ms: u64,
+    /// The timer that is set for it.
+    pub armed_ms: Option<u64>,
+}
+
+/// Where an attempt stands.
+pub(crate) enum Stage {
+    /// With the spawner, or on its way there. A kill order waits until the process exists.
+    Spawning { kill: Option<(KillCause, u64)> },
+    Running(Main),
+    /// The main process is reaped, its end journalled; the rest of the tree is being killed.
+    Closing { finish: FinishFact, give_up_ms: u64, look_ms: u64, pause_ms: u64 },
+    /// Its outputs are being measured elsewhere.
+    Measuring { finish: FinishFact, until_ms: u64 },
+    /// Told with leftover processes; killing goes on.
+    Lingering,
+}
+
+/// The main process.
+pub(crate) struct Main {
+    pub process: ProcessId,
+    pub pidfd: OwnedFd,
+    /// Our child; else the guard's (or init's), which reaps it.
+    pub ours: bool,
+    /// It ended and its status did not come yet; until then it may.
+    pub status_until_ms: Option<u64>,
+}
+
+/// A kill sequence: SIGTERM was sent, SIGKILL follows and is repeated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Kill {
+    /// SIGKILL rounds so far.
+    pub rounds: u32,
+    pub next_ms: u64,
+}
+
+/// Pauses between SIGKILL rounds: doubling, so that what cannot die costs nothing.
+const ROUND_PAUSE_FIRST_MS: u64 = 50;
+const ROUND_PAUSE_LAST_MS: u64 = 5_000;
+
+impl Kill {
+    /// After another SIGKILL round.
+    pub(crate) fn next_round(self, now_ms: u64) -> Kill {
+        let pause = ROUND_PAUSE_FIRST_MS << self.rounds.min(10);
+        Kill { rounds: self.rounds + 1, next_ms: now_ms + pause.min(ROUND_PAUSE_LAST_MS) }
+    }
+}
+
+impl Task {
+    pub(crate) fn new(accepted: Accepted, key: Key, slot: Option<Arc<Slot>>) -> Task {
+        Task {
+            key,
+            accepted,
+            start: None,
+            stage: Stage::Spawning { kill: None },
+            killed_for: KillCause::Unspecified,
+            kill: None,
+            slot,
+            sessions: BTreeSet::new(),
+            scattered: false,
+            suspended_since_ms: None,
+            suspended_ms: 0,
+            armed_ms: None,
+        }
+    }
+
+    pub(crate) fn main(&self) -> Option<&Main> {
+        match &self.stage {
+            Stage::Running(main) => Some(main),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn main_mut(&mut self) -> Option<&mut Main> {
+        match &mut self.stage {
+            Stage::Running(main) => Some(main),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn run_file(&self) -> PathBuf {
+        let bytes = std::os::unix::ffi::OsStrExt::from_bytes(self.accepted.run_file.as_slice());
+        Path::new::<std::ffi::OsStr>(bytes).to_owned()
+    }
+
+    /// What tells its processes apart where it has no slot.
+    pub(crate) fn tree(&self) -> Tree<'_> {
+        Tree {
+            main: self.main().map(|main| main.process),
+            mark: &self.accepted.mark,
+            sessions: &self.sessions,
+        }
+    }
+
+    /// As the manifest says it; `Ended` for one that was told already.
+    pub(crate) fn phase(&self) -> Phase {
+        match &self.stage {
+            Stage::Spawning { .. } => Phase::Accepted,
+            Stage::Lingering => Phase::Ended,
+            _ if self.suspended_since_ms.is_some() => Phase::Suspended,
+            _ => Phase::Running,
+        }
+    }
+
+    /// When its wall time is up: counted from the process's start, suspensions left out.
+    pub(crate) fn limit_ms(&self) -> Option<u64> {
+        if self.kill.is_some() || self.suspended_since_ms.is_some() {
+            return None;
+        }
+        let main = self.main()?;
+        let started = ticks_to_ms(main.process.start_ticks);
+        Some(started.saturating_add(self.accepted.time_limit_ms?).saturating_add(self.suspended_ms))
+    }
+
+    /// When it needs a look, whatever else happens.
+    pub(crate) fn deadline_ms(&self) -> Option<u64> {
+        let own = match &self.stage {
+            Stage::Spawning { .. } | Stage::Lingering => None,
+            Stage::Running(main) => earlier(main.status_until_ms, self.limit_ms()),
+            Stage::Closing { give_up_ms, look_ms, .. } => Some(*give_up_ms.min(look_ms)),
+            Stage::Measuring { until_ms, .. } => Some(*until_ms),
+        };
+        earlier(own, self.kill.map(|kill| kill.next_ms))
+    }
+}
+
+fn earlier(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    a.into_iter().chain(b).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keeper::book::tests::key;
+    use crate::keeper::{identity, procfs};
+
+    fn running(limit: Option<u64>) -> Task {
+        let mut task = Task::new(Accepted { time_limit_ms: limit, ..Default::default() }, key(1), None);
+        let pid = std::process::id();
+        let process = ProcessId { pid, start_ticks: procfs::stat(pid).unwrap().start_ticks };
+        let pidfd = process.open().unwrap().unwrap();
+        task.stage = Stage::Running(Main { process, pidfd, ours: true, status_until_ms: None });
+        task
+    }
+
+    #[test]
+    fn suspension_does_not_count_against_the_limit() {
+        let mut task = running(Some(60_000));
+        let limit = task.limit_ms().unwrap();
+        assert!(limit > identity::boottime_ms());
+        task.suspended_since_ms = Some(1);
+        assert_eq!(task.limit_ms(), None);
+        (task.suspended_since_ms, task.suspended_ms) = (None, 500);
+        assert_eq!(task.limit_ms(), Some(limit + 500));
+        assert_eq!(task.deadline_ms(), Some(limit + 500));
+    }
+
+    #[test]
+    fn a_kill_under_way_replaces_the_limit_and_backs_off() {
+        let mut task = running(Some(1));
+        task.kill = Some(Kill { rounds: 0, next_ms: 7 });
+        assert_eq!((task.limit_ms(), task.deadline_ms()), (None, Some(7)));
+        let mut kill = Kill { rounds: 0, next_ms: 0 };
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            kill = kill.next_round(0);
+            pauses.push(kill.next_ms);
+        }
+        assert_eq!(pauses, [50, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+    }
+}
