@@ -21,7 +21,7 @@ pub fn resources(config: &Config) -> v1::NodeResources {
 pub fn load_permille(cpus: u32) -> u32 {
     // The kernel gives loads as fixed point with 16 bits behind the point.
     let load = rustix::system::sysinfo().loads[0];
-    u32::try_from((load * 1000 >> 16) / u64::from(cpus.max(1))).unwrap_or(u32::MAX)
+    u32::try_from(((load * 1000) >> 16) / u64::from(cpus.max(1))).unwrap_or(u32::MAX)
 }
 
 /// Whole cpus that this process may use. std reads both the affinity mask and the cgroup quota.

@@ -1,6 +1,10 @@
 //! The agent of a node, and the keeper that is parent of its jobs: two processes of one crate.
 //! It never decides what a job's state is: that is the controller's, from the facts sent here.
 //! Begin reading with `agent.rs` (the loop around the pure core) or `keeper/`.
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, clippy::panic, reason = "test code: a surprise must end the test")
+)]
 
 mod agent;
 mod config;

@@ -51,7 +51,7 @@ pub fn format_duration(duration: Duration) -> String {
 
 /// Writes a size so that [`parse_size`] reads it back.
 pub fn format_size(bytes: u64) -> String {
-    let fits = |factor: u64| bytes != 0 && bytes % factor == 0;
+    let fits = |factor: u64| bytes != 0 && bytes.is_multiple_of(factor);
     let unit = SIZES.iter().find(|(unit, factor)| unit.ends_with("iB") && fits(*factor));
     match unit {
         Some((unit, factor)) => format!("{}{unit}", bytes / factor),
