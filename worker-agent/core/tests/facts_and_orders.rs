@@ -188,7 +188,7 @@ fn a_run_carries_user_environment_paths_and_run_file() {
     assert_eq!(run.refuse, None);
     assert_eq!((run.order_id, run.attempt, run.token), (8, attempt(8), token()));
     assert_eq!((run.uid, run.gid, run.groups), (1000, 100, vec![100, 27]));
-    assert_eq!(run.stdout_path, b"/work/sim-8.log");
+    assert_eq!(run.stdout_path, b"/jobs/sim-8.log");
     assert_eq!(run.stderr_path, b"");
     assert_eq!(run.run_file, b"/d/runs/8/0.1");
     assert_eq!((run.cluster_id.as_str(), run.default_grace_ms, run.mem_bytes), ("c1", 10_000, 77));

@@ -244,7 +244,7 @@ pub fn run_order(job: u64) -> v1::RunOrder {
     use prost::Message as _;
     let spec = v1::JobSpec {
         name: "sim".into(),
-        dir: b"/work".to_vec(),
+        dir: b"/jobs".to_vec(),
         stdout_pattern: Some(b"%x-%j.log".to_vec()),
         ..v1::JobSpec::default()
     };
