@@ -4,6 +4,13 @@
 use std::collections::VecDeque;
 
 use crate::frame::{ALIGN, RecordView};
+use crate::record::BATCH_BYTES_MAX;
+
+/// The longest segment whose every offset a location can hold.
+pub(crate) const SEGMENT_BYTES_MAX: u64 = 16 << 30;
+
+const _: () = assert!(SEGMENT_BYTES_MAX / ALIGN as u64 <= u32::MAX as u64);
+const _: () = assert!(BATCH_BYTES_MAX < SEGMENT_BYTES_MAX && BATCH_BYTES_MAX <= u32::MAX as u64);
 
 /// Where a payload lies: eight-byte units into its segment, and its length in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,7 +114,7 @@ impl Index {
         if !fits {
             self.runs.push_back(Run { first: index, term, segment });
         }
-        // Both fit: a segment is under 32 GiB and a payload under 256 MiB.
+        // Both fit, see the assertion on SEGMENT_BYTES_MAX and BATCH_BYTES_MAX.
         let unit = (offset / ALIGN as u64) as u32;
         self.entries.push_back(Location { unit, bytes: bytes as u32 });
     }
@@ -167,6 +174,13 @@ mod tests {
     #[test]
     fn an_entry_costs_eight_bytes() {
         assert_eq!(size_of::<Location>(), 8);
+    }
+
+    #[test]
+    fn offsets_beyond_four_gibibytes_do_not_wrap() {
+        let mut index = Index::default();
+        index.push(1, 1, SEGMENT_BYTES_MAX - 8, 8);
+        assert_eq!(index.locate(1).map(|found| found.offset), Some(SEGMENT_BYTES_MAX - 8));
     }
 
     #[test]

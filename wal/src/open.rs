@@ -5,6 +5,7 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use crate::error::{OpenError, WriteError, is_no_space};
+use crate::index::SEGMENT_BYTES_MAX;
 use crate::log::{Active, Log, Options, Parts, give_name};
 use crate::reader::{Room, SegmentFile, Shared};
 use crate::record::Identity;
@@ -236,7 +237,7 @@ fn make_fresh<S: Storage>(
     notes: Vec<String>,
 ) -> Result<(Log<S>, Recovered), OpenError> {
     let file = storage.create(SPARE_NAME).map_err(io_error("make", SPARE_NAME))?;
-    let wish = options.first_segment_bytes.max(SEGMENT_BYTES_MIN);
+    let wish = options.first_segment_bytes.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
     let bytes = allocate_between(&file, wish, wish).map_err(io_error("allocate", SPARE_NAME))?;
     let bytes = bytes.ok_or(OpenError::NoSpace { need_bytes: wish })?;
     let header = SegmentHeader {

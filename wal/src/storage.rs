@@ -290,3 +290,53 @@ impl DiskFile {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn some_file() -> (tempfile::TempDir, Disk, DiskFile) {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Disk::open(dir.path()).unwrap();
+        let file = disk.create("some").unwrap();
+        (dir, disk, file)
+    }
+
+    #[test]
+    fn where_fallocate_is_refused_zeros_are_written() {
+        let (_dir, _disk, file) = some_file();
+        file.write_at(0, &[IoSlice::new(b"kept")]).unwrap();
+        let size = FILL_BYTES as u64 * 2 + 123;
+        file.fill(4, size).unwrap();
+        assert_eq!(file.size().unwrap(), size);
+        let mut bytes = vec![1; size as usize];
+        assert_eq!(file.read_at(0, &mut bytes).unwrap() as u64, size);
+        assert!(bytes.starts_with(b"kept") && bytes[4..].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn more_parts_than_one_system_call_takes_are_all_written() {
+        let (_dir, _disk, file) = some_file();
+        let bytes: Vec<u8> = (0..3000u32).map(|at| at as u8).collect();
+        let parts: Vec<_> = bytes.chunks(1).map(IoSlice::new).collect();
+        file.write_at(5, &parts).unwrap();
+        let mut read = vec![0; 3005];
+        assert_eq!(file.read_at(0, &mut read).unwrap(), 3005);
+        assert_eq!(read[5..], bytes);
+        file.write_rest(100, &[IoSlice::new(b"abc"), IoSlice::new(b"def")], 4).unwrap();
+        file.read_at(0, &mut read).unwrap();
+        assert_eq!(&read[104..106], b"ef");
+        assert_eq!(read[103], bytes[98]);
+    }
+
+    #[test]
+    fn looking_takes_no_lock_and_cannot_write() {
+        let (dir, _disk, _file) = some_file();
+        let looking = Disk::look(dir.path()).unwrap();
+        assert!(looking.list().unwrap().contains(&"some".to_owned()));
+        let file = looking.open("some").unwrap();
+        assert!(file.write_at(0, &[IoSlice::new(b"x")]).is_err());
+        assert!(Disk::look(&dir.path().join("none")).is_err());
+    }
+}

@@ -379,3 +379,37 @@ fn a_purge_does_not_outrun_the_cut_that_voids_what_it_drops() {
     let whole = (found.first, found.last) == (1, 10) && all(&log).len() == 10;
     assert!(whole || (found.first, found.last) == (1, 0), "{found:?}");
 }
+
+#[test]
+fn rot_under_an_open_log_is_an_error_of_the_read_and_never_a_changed_entry() {
+    use std::os::unix::fs::FileExt;
+    let dir = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(Disk::open(dir.path()).unwrap()).unwrap();
+    log.append(&[entry(1, 1, 100), entry(2, 1, 100), entry(3, 1, 100)]).unwrap();
+    log.sync().unwrap();
+    let name = wal::inspect::stat(dir.path()).unwrap().segments[0].file.clone();
+    let file = std::fs::OpenOptions::new().write(true).open(dir.path().join(&name)).unwrap();
+    // In the payload of entry 2: behind the frame's header, record 1, and record 2's header.
+    file.write_at(b"rot", 4096 + 64 + 24 + 104 + 24 + 50).unwrap();
+    assert_eq!(log.read(1, 1).unwrap(), [logged(1, 1, 100)]);
+    assert_eq!(log.read(3, 3).unwrap(), [logged(3, 1, 100)]);
+    let refused = log.read(1, 3).unwrap_err();
+    let ReadError::Damaged { file, index, .. } = &refused else { panic!("{refused}") };
+    assert_eq!((file, *index), (&name, 2));
+}
+
+#[test]
+fn looking_at_a_log_in_use_tells_what_it_holds() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(Disk::open(dir.path()).unwrap()).unwrap();
+    log.append(&[entry(1, 1, 100), entry(2, 1, 100), Record::Vote(vec![4])]).unwrap();
+    log.append(&[Record::Cut { from: 2 }, Record::Committed { index: 1, term: 1 }]).unwrap();
+    let report = wal::inspect::verify(dir.path()).unwrap();
+    assert_eq!((report.live, report.verdict.unwrap()), (Some((1, 1)), Verdict::Clean));
+    let stat = wal::inspect::stat(dir.path()).unwrap();
+    assert_eq!((stat.first, stat.last, stat.committed), (1, 1, Some((1, 1))));
+    assert_eq!(stat.vote, Some(vec![4]));
+    assert_eq!((stat.segments.len(), stat.bytes), (1, 8192));
+    let segment = &stat.segments[0];
+    assert_eq!((segment.batches, segment.entries, segment.identity), (2, 2, Some(ME)));
+}

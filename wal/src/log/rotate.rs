@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::{Active, CLOSE_BYTES, GROWTH, Log, RESERVE_PART, Spare};
 use crate::error::{WriteError, is_no_space};
 use crate::frame::FrameKind;
+use crate::index::SEGMENT_BYTES_MAX;
 use crate::reader::{Room, SegmentFile};
 use crate::segment::{
     HEADER_BYTES, SEGMENT_BYTES_MIN, SPARE_NAME, SegmentHeader, allocate_between, segment_name,
@@ -18,7 +19,8 @@ impl<S: Storage> Log<S> {
     /// bytes. Every step can be repeated, so a full disk in the middle leaves a usable log.
     pub(super) fn rotate(&mut self, index: u64, term: u64, need: u64) -> Result<(), WriteError> {
         let least = HEADER_BYTES + need + CLOSE_BYTES;
-        let wish = self.active.bytes.saturating_mul(GROWTH).min(self.options.max_segment_bytes);
+        let most = self.options.max_segment_bytes.min(SEGMENT_BYTES_MAX);
+        let wish = self.active.bytes.saturating_mul(GROWTH).min(most);
         let spare = self.take_spare(least.max(SEGMENT_BYTES_MIN), wish, need)?;
         if !self.active.closed {
             if let Err(e) = self.write_seal(FrameKind::Close) {
@@ -121,6 +123,7 @@ impl<S: Storage> Log<S> {
     pub(super) fn replenish(&mut self) {
         let used: u64 = self.segments.iter().map(|(_, bytes)| bytes).sum();
         let most = self.options.max_segment_bytes.max(self.options.reserve_min_bytes);
+        let most = most.min(SEGMENT_BYTES_MAX);
         let reserve = (used / RESERVE_PART).clamp(self.options.reserve_min_bytes, most);
         if self.spare.as_ref().is_none_or(|spare| spare.bytes < reserve)
             && let Err(e) = self.grow_spare(reserve)
