@@ -2,6 +2,7 @@
 //! Everything started in it carries the directory in its arguments or environment; the end of the
 //! world kills just that and nothing else, and fails if something survives.
 
+mod cgroups;
 mod daemon;
 mod process;
 mod ran;
@@ -487,7 +488,7 @@ impl Drop for World {
             alive.iter().for_each(|p| process::kill9(p.pid));
             std::thread::yield_now();
         };
-        process::remove_cgroups_of(&self.dir);
+        cgroups::remove_of(&self.dir);
         std::fs::remove_dir_all(&self.dir).ok();
         assert!(gone || failed, "something of the world survived its end");
     }

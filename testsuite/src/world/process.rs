@@ -145,6 +145,3 @@ pub(super) fn signal(pid: i32, signal: Signal) {
         kill_process(pid, signal).ok();
     }
 }
-
-/// Empty control groups that killed daemons left: their names hold the last part of the directory.
-pub(super) fn remove_cgroups_of(_dir: &Path) {}
