@@ -166,6 +166,15 @@ mod tests {
     }
 
     #[test]
+    fn only_root_and_the_controllers_own_user_may_be_an_agent() {
+        let caller = |uid: u32| Caller { user: uid.to_string(), uid, admin: true };
+        let gate = Gate::new(1000, []);
+        let allowed = [0, 1000, 1001].map(|uid| gate.may_be_agent(&caller(uid)));
+        assert_eq!(allowed, [true, true, false]);
+        assert!(!Gate::new(0, []).may_be_agent(&caller(1000)));
+    }
+
+    #[test]
     fn the_uid_of_a_loopback_peer_is_found_until_it_closes() {
         let own = rustix::process::geteuid().as_raw();
         let gate = Gate::new(own, []);

@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tonic::transport::server::Connected;
 
 /// Lookups of identities that may run at once. A slow user database must not hold up the other
@@ -49,17 +49,36 @@ pub enum Ending {
 
 /// The first [`Ending`] of one connection; clones look at the same record.
 #[derive(Clone, Debug, Default)]
-pub struct EndRecord(Arc<OnceLock<Ending>>);
+pub struct EndRecord(Arc<Record>);
+
+#[derive(Debug, Default)]
+struct Record {
+    first: OnceLock<Ending>,
+    noted: Notify,
+}
 
 impl EndRecord {
     /// What was seen first, or `None` while the connection lives.
     pub fn get(&self) -> Option<Ending> {
-        self.0.get().copied()
+        self.0.first.get().copied()
+    }
+
+    /// Waits for the end of the connection.
+    pub async fn wait(&self) -> Ending {
+        loop {
+            let noted = self.0.noted.notified();
+            if let Some(ending) = self.get() {
+                return ending;
+            }
+            noted.await;
+        }
     }
 
     fn note(&self, ending: Ending) {
         // Only the first counts: an error here means that there was one before.
-        let _ = self.0.set(ending);
+        if self.0.first.set(ending).is_ok() {
+            self.0.noted.notify_waiters();
+        }
     }
 }
 
