@@ -144,4 +144,5 @@ fn a_plan_is_no_longer_than_asked() {
         world.submit();
     }
     assert_eq!(plan(&world.ledger, &all(&world), 3).placements.len(), 3);
+    assert_eq!(plan(&world.ledger, &all(&world), 100).placements.len(), 8, "all that fit");
 }

@@ -70,6 +70,8 @@ fn only_owner_and_admin_may() {
     let job = world.running();
     let refused = CancelVerdict::Refused(Rejection::NotOwner { job, owner: "mia".to_owned() });
     assert_eq!(verdict(&world.cancel_by(user("tom"), &[job])), Some(&refused));
+    let namesake = v1::Requester { uid: 1, ..user("mia") };
+    assert_eq!(verdict(&world.cancel_by(namesake, &[job])), Some(&refused), "name and uid count");
     assert!(world.job(job).cancel().is_none());
     let asked = world.cancel_by(user("root"), &[job]);
     assert_eq!(verdict(&asked), Some(&CancelVerdict::Requested));
