@@ -111,7 +111,7 @@ async fn dial_unix(path: &Path) -> Result<Wire, DialError> {
     let connect = async {
         // Through a descriptor of the directory: a socket's path may have 107 bytes only.
         let dir = rustix::fs::open(
-            path.parent().unwrap_or(Path::new(".")),
+            path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new(".")),
             rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC,
             rustix::fs::Mode::empty(),
         )?;
@@ -253,5 +253,25 @@ mod tests {
 
         drop(held);
         assert_eq!(peer.read(&mut bytes).await.unwrap(), 0, "a release closes it");
+    }
+
+    #[tokio::test]
+    async fn a_unix_socket_in_a_long_directory_is_dialled() {
+        let dir = tempfile::tempdir().unwrap();
+        let long = dir.path().join("d".repeat(120));
+        std::fs::create_dir(&long).unwrap();
+        let fd = rustix::fs::open(
+            &long,
+            rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        );
+        let short = through(&fd.unwrap(), Path::new("docket.sock"));
+        let listener = tokio::net::UnixListener::bind(short).unwrap();
+        let connector = Connector::Unix(long.join("docket.sock"));
+        let wire = connector.dial(&Target::Listed(0)).await.unwrap();
+        assert!(wire.hold().unwrap().is_some());
+        listener.accept().await.unwrap();
+        let error = Connector::Unix(long.join("nobody.sock")).dial(&Target::Listed(0)).await;
+        assert!(error.is_err_and(|error| error.to_string().contains("nobody.sock")));
     }
 }
