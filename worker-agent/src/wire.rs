@@ -264,8 +264,9 @@ mod tests {
             &long,
             rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
             rustix::fs::Mode::empty(),
-        );
-        let short = through(&fd.unwrap(), Path::new("docket.sock"));
+        )
+        .unwrap();
+        let short = through(&fd, Path::new("docket.sock"));
         let listener = tokio::net::UnixListener::bind(short).unwrap();
         let connector = Connector::Unix(long.join("docket.sock"));
         let wire = connector.dial(&Target::Listed(0)).await.unwrap();

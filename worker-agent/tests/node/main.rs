@@ -45,6 +45,8 @@ async fn scenarios() {
     println!("test a_job_runs_and_its_end_and_output_come_up ... ok");
     a_job_outlives_its_agent_and_keeps_its_exit_code().await;
     println!("test a_job_outlives_its_agent_and_keeps_its_exit_code ... ok");
+    a_user_that_the_node_does_not_know_is_a_failed_setuid().await;
+    println!("test a_user_that_the_node_does_not_know_is_a_failed_setuid ... ok");
 }
 
 async fn a_job_runs_and_its_end_and_output_come_up() {
@@ -74,6 +76,18 @@ async fn a_job_outlives_its_agent_and_keeps_its_exit_code() {
     std::fs::write(&gate, "").unwrap();
     let finish = finish_of(&mut session, 2).await;
     assert_eq!(finish.end, Some(v1::finish_fact::End::WaitStatus(42 << 8)));
+    node.stops().await;
+}
+
+async fn a_user_that_the_node_does_not_know_is_a_failed_setuid() {
+    let mut node = Node::start().await;
+    let mut session = node.leader.joined().await;
+    let order = v1::RunOrder { uid: 4_000_000_123, user: "nobody-here".into(), ..shell(3, "true") };
+    session.says(Down::Run(order)).await;
+    let finish = finish_of(&mut session, 3).await;
+    let Some(v1::finish_fact::End::StartFailure(why)) = finish.end else { panic!("{finish:?}") };
+    assert_eq!((why.step.as_str(), why.node_fault), ("setuid", false), "{why:?}");
+    assert!(why.message.contains("4000000123"), "{why:?}");
     node.stops().await;
 }
 
