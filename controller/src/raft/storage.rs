@@ -345,3 +345,6 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
