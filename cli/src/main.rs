@@ -1,2 +1,5 @@
-//! The docket binary.
-fn main() {}
+//! The `docket` binary.
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

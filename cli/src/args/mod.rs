@@ -1,0 +1,90 @@
+//! Flag definitions, and nothing else: no logic, no requests, no formatting (design 9, rule 22).
+//! Every option has a one-line help with its unit and default; design 7 is the contract.
+
+mod jobs;
+mod operate;
+mod roles;
+mod submit;
+
+pub use jobs::{
+    CancelArgs, Column, EventsArgs, ExplainArgs, ListArgs, LogsArgs, Output, ShowArgs, SortBy,
+    WaitArgs,
+};
+pub use operate::{ClusterCommand, CompletionsArgs, ConfigArgs, DoctorArgs, NodesArgs, WalCommand};
+pub use roles::{AgentArgs, ControllerArgs, DownArgs, Stage, UpArgs};
+pub use submit::{Disconnect, JobOptions, OpenMode, RunArgs, SubmitArgs};
+
+use clap::{Parser, Subcommand};
+
+/// The whole command line.
+#[derive(Debug, Parser)]
+#[command(
+    name = "docket",
+    version,
+    about = "Runs jobs and tells the truth about how they ended",
+    args_override_self = true,
+    disable_help_subcommand = false,
+    max_term_width = 100
+)]
+pub struct Cli {
+    /// Options of every command.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do; absent: what is there and what to type.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// Options of every command.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct Global {
+    /// Server to ask, tried in order [default: DOCKET_SERVER, then the sockets of this machine]
+    #[arg(long, global = true, value_name = "URL[,URL…]", help_heading = "Global options")]
+    pub server: Option<String>,
+}
+
+/// The commands, in the order in which help shows them.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a command and wait for it: its output, its exit code
+    Run(Box<RunArgs>),
+    /// Queue a command or a script and print its job id
+    Submit(Box<SubmitArgs>),
+    /// Show jobs: live ones, and those that ended in the last hour
+    List(ListArgs),
+    /// Show one job in full
+    Show(ShowArgs),
+    /// Wait until jobs have ended; exit as the job did
+    Wait(WaitArgs),
+    /// Print a job's output, also while it runs
+    Logs(LogsArgs),
+    /// End jobs: SIGTERM to the whole tree, SIGKILL after the grace
+    Cancel(CancelArgs),
+    /// Say in words why a job is in its state
+    #[command(visible_alias = "why")]
+    Explain(ExplainArgs),
+    /// Time line of a job: time, log position, who, what
+    Events(EventsArgs),
+    /// Show the nodes, their state and what they run
+    Nodes(NodesArgs),
+    /// Start a node here: one controller and one agent in one process
+    Up(UpArgs),
+    /// End the node that runs here; its jobs go on
+    Down(DownArgs),
+    /// Run one controller
+    Controller(ControllerArgs),
+    /// Run one node's agent
+    Agent(AgentArgs),
+    /// Tell what this machine can do: cgroups, limits, clock, disk, ports, versions
+    Doctor(DoctorArgs),
+    /// Print every setting in force and where it came from
+    Config(ConfigArgs),
+    /// Ask about the cluster
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
+    /// Look into a write-ahead log on disk
+    #[command(subcommand)]
+    Wal(WalCommand),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+}

@@ -1,0 +1,76 @@
+//! Options of the commands for operators.
+
+use super::jobs::OutputArgs;
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+/// `docket nodes`.
+#[derive(Debug, Args)]
+pub struct NodesArgs {
+    /// Form of the output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `docket config`.
+#[derive(Debug, Args)]
+pub struct ConfigArgs {
+    /// Configuration file [default: DOCKET_CONFIG, ~/.config/docket/docket.toml, /etc/docket/docket.toml]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Form of the output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `docket doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Directory to judge [default: as for `docket up`]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Form of the output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `docket cluster`.
+#[derive(Debug, Subcommand)]
+pub enum ClusterCommand {
+    /// Who leads, what is applied, how many tasks there are
+    Status {
+        /// Form of the output.
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+}
+
+/// `docket wal`.
+#[derive(Debug, Subcommand)]
+pub enum WalCommand {
+    /// Read every byte and say whether the log is whole; changes nothing
+    Verify {
+        /// Directory of the log, or the data directory above it
+        dir: PathBuf,
+    },
+    /// Print every record with its file and offset
+    Dump {
+        /// Directory of the log, or the data directory above it
+        dir: PathBuf,
+        /// Print JSON, one object a line
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print sizes, positions and counts
+    Stat {
+        /// Directory of the log, or the data directory above it
+        dir: PathBuf,
+    },
+}
+
+/// `docket completions`.
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// bash, elvish, fish, powershell or zsh
+    pub shell: clap_complete::Shell,
+}

@@ -1,0 +1,112 @@
+//! One output of one job, from the server to a sink, resumed by offset after every broken stream.
+
+use super::sink::{Sink, Stopped};
+use crate::client::{Backoff, Client, ClientError, Patience};
+use crate::say::note;
+use prost::bytes::Bytes;
+use proto::v1::{LogPiece, LogsRequest};
+use std::time::Duration;
+use tonic::Status;
+
+/// Longest wait for a stream to open: the node's agent has to be asked.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why a copy did not come to its end.
+#[derive(Debug)]
+pub enum CopyError {
+    /// The server, or the node that holds the output.
+    Client(ClientError),
+    /// The sink takes no more.
+    Stopped,
+}
+
+impl From<ClientError> for CopyError {
+    fn from(error: ClientError) -> Self {
+        CopyError::Client(error)
+    }
+}
+
+/// Copies until the server says that this was the last byte.
+pub async fn copy(
+    client: &mut Client,
+    mut request: LogsRequest,
+    sink: &Sink,
+    patience: Patience,
+) -> Result<(), CopyError> {
+    let mut backoff = Backoff::new(patience, note);
+    loop {
+        let lost = match open(client, &request).await {
+            Err(status) => status,
+            Ok(mut stream) => loop {
+                match stream.message().await {
+                    Err(status) => break status,
+                    Ok(None) => {
+                        break Status::unavailable("the stream ended before the output did");
+                    }
+                    Ok(Some(piece)) => {
+                        backoff.reset();
+                        let end = piece.end;
+                        if let Some(bytes) = take(&mut request, piece) {
+                            sink.write(bytes).await.map_err(|Stopped| CopyError::Stopped)?;
+                        }
+                        if end {
+                            return Ok(());
+                        }
+                    }
+                }
+            },
+        };
+        backoff.failed(client, &lost).await?;
+    }
+}
+
+/// The new bytes of a piece; from here on the request asks for what follows them.
+fn take(request: &mut LogsRequest, piece: LogPiece) -> Option<Bytes> {
+    let LogPiece { offset, data, .. } = piece;
+    let known = request.offset.saturating_sub(offset);
+    let known = usize::try_from(known).unwrap_or(usize::MAX).min(data.len());
+    // The first piece of a tail says where the tail begins.
+    let known = if request.tail_lines.take().is_some() { 0 } else { known };
+    request.offset = request.offset.max(offset + data.len() as u64);
+    let new = data.slice(known..);
+    (!new.is_empty()).then_some(new)
+}
+
+async fn open(
+    client: &Client,
+    request: &LogsRequest,
+) -> Result<tonic::Streaming<LogPiece>, Status> {
+    let mut jobs = client.jobs();
+    match tokio::time::timeout(OPEN_TIMEOUT, jobs.logs(*request)).await {
+        Ok(answer) => answer.map(tonic::Response::into_inner),
+        Err(_) => Err(Status::unavailable("no answer in 30 s")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(offset: u64, data: &[u8]) -> LogPiece {
+        LogPiece { offset, data: Bytes::copy_from_slice(data), end: false }
+    }
+
+    #[test]
+    fn a_resumed_stream_neither_repeats_nor_skips() {
+        let mut request = LogsRequest::default();
+        assert_eq!(take(&mut request, piece(0, b"abc")), Some(Bytes::from_static(b"abc")));
+        assert_eq!(take(&mut request, piece(1, b"bcde")), Some(Bytes::from_static(b"de")));
+        assert_eq!(take(&mut request, piece(0, b"ab")), None);
+        assert_eq!(request.offset, 5);
+        // A hole in the middle of an output that was too long: offsets stay.
+        assert_eq!(take(&mut request, piece(100, b"z")), Some(Bytes::from_static(b"z")));
+        assert_eq!(request.offset, 101);
+    }
+
+    #[test]
+    fn a_tail_begins_where_its_first_piece_says() {
+        let mut request = LogsRequest { tail_lines: Some(2), ..LogsRequest::default() };
+        assert_eq!(take(&mut request, piece(900, b"xy")), Some(Bytes::from_static(b"xy")));
+        assert_eq!((request.offset, request.tail_lines), (902, None));
+    }
+}

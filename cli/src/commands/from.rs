@@ -1,0 +1,233 @@
+//! `docket submit --from`: one job a line over one stream. A line keeps its request id over any
+//! number of broken streams, so no line is submitted twice; ids are printed as they are acknowledged.
+
+use super::context::Context;
+use crate::args::SubmitArgs;
+use crate::client::{Backoff, Client, Patience, refusal_exit, request_id};
+use crate::exit;
+use crate::failure::Failure;
+use crate::render::submitted_json;
+use crate::say::{note, print};
+use crate::spec::{Here, SpecError, read_line};
+use proto::v1::{SubmitAnswer, SubmitRequest};
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status};
+
+/// Lines that were sent and not answered: enough to fill the server's batches.
+const UNANSWERED_MAX: usize = 1024;
+/// Lines that wait between the reader of the file and the stream.
+const READ_AHEAD: usize = 64;
+/// Longest line: a specification and its JSON escapes.
+const LINE_MAX_BYTES: u64 = 8 << 20;
+
+/// A line that is a job.
+struct Line {
+    number: usize,
+    request: SubmitRequest,
+}
+
+/// What one file holds: lines, then the reason why there are no more, if it is not its end.
+type Lines = mpsc::Receiver<Result<Line, SpecError>>;
+
+/// Submits every line; stops reading at the first refusal.
+pub async fn submit_from(
+    context: &Context,
+    args: &SubmitArgs,
+    file: &OsStr,
+) -> Result<u8, Failure> {
+    let stream_id = request_id();
+    let reader = Reader {
+        name: file.to_string_lossy().into_owned(),
+        here: Here::now(&args.job)?,
+        options: args.job.clone(),
+        stream_id,
+    };
+    // A file is read twice: a bad line is found before anything is submitted.
+    if let Some(path) = reader.path() {
+        let checked = reader.open(&path)?;
+        reader.lines(checked, |line| line.map(|_| true))?;
+    }
+    let client = context.client().await?;
+    let (feed, lines) = mpsc::channel(READ_AHEAD);
+    let reading = tokio::task::spawn_blocking(move || reader.feed(&feed));
+    let mut sending =
+        Sending { client, lines, json: args.json, waiting: VecDeque::new(), end: None };
+    sending.all().await?;
+    drop(sending.lines);
+    reading.await.map_err(|error| Failure::Input(std::io::Error::other(error)))?;
+    match sending.end {
+        Some(End::Refused(code)) => Err(Failure::Told(code)),
+        Some(End::Wrong(error)) => Err(error.into()),
+        Some(End::File) | None => Ok(exit::DONE),
+    }
+}
+
+/// Reads the file on a thread of its own.
+struct Reader {
+    name: String,
+    here: Here,
+    options: crate::args::JobOptions,
+    stream_id: String,
+}
+
+impl Reader {
+    /// The file, unless it is stdin.
+    fn path(&self) -> Option<PathBuf> {
+        (self.name != "-").then(|| PathBuf::from(&self.name))
+    }
+
+    fn open(&self, path: &Path) -> Result<BufReader<File>, SpecError> {
+        let failed = |why| SpecError::Read { path: path.to_owned(), why };
+        File::open(path).map(BufReader::new).map_err(failed)
+    }
+
+    fn feed(&self, feed: &mpsc::Sender<Result<Line, SpecError>>) {
+        let send = |line: Result<Line, SpecError>| Ok(feed.blocking_send(line).is_ok());
+        let read = match self.path() {
+            None => self.lines(std::io::stdin().lock(), send),
+            Some(path) => self.open(&path).and_then(|file| self.lines(file, send)),
+        };
+        if let Err(error) = read {
+            // Who no longer listens has already failed.
+            let _ = feed.blocking_send(Err(error));
+        }
+    }
+
+    /// Hands each job to `each` until it says false.
+    fn lines(
+        &self,
+        mut from: impl BufRead,
+        each: impl Fn(Result<Line, SpecError>) -> Result<bool, SpecError>,
+    ) -> Result<(), SpecError> {
+        let mut text = Vec::new();
+        for number in 1.. {
+            text.clear();
+            let failed = |why| SpecError::Read { path: PathBuf::from(&self.name), why };
+            let count =
+                (&mut from).take(LINE_MAX_BYTES).read_until(b'\n', &mut text).map_err(failed)?;
+            if count == 0 {
+                break;
+            }
+            if let Some(request) = self.line(number, &text)?
+                && !each(Ok(Line { number, request }))?
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn line(&self, number: usize, text: &[u8]) -> Result<Option<SubmitRequest>, SpecError> {
+        let wrong = |why: String| SpecError::Line { file: self.name.clone(), line: number, why };
+        if text.len() as u64 == LINE_MAX_BYTES && !text.ends_with(b"\n") {
+            return Err(wrong(format!("longer than {LINE_MAX_BYTES} bytes")));
+        }
+        let text = str::from_utf8(text).map_err(|_| wrong("not UTF-8".to_owned()))?;
+        let id = format!("{}/{number}", self.stream_id);
+        read_line(text, &self.options, &self.here, id).map_err(wrong)
+    }
+}
+
+/// Why no more lines come.
+enum End {
+    File,
+    Refused(u8),
+    Wrong(SpecError),
+}
+
+/// The lines between the file and their answers.
+struct Sending {
+    client: Client,
+    lines: Lines,
+    json: bool,
+    /// Sent or not, but not answered.
+    waiting: VecDeque<Line>,
+    end: Option<End>,
+}
+
+impl Sending {
+    async fn all(&mut self) -> Result<(), Failure> {
+        let mut backoff = Backoff::new(Patience::CHANGE, note);
+        while self.end.is_none() || !self.waiting.is_empty() {
+            match self.one_stream(&mut backoff).await? {
+                Ok(()) => {}
+                Err(lost) => backoff.failed(&mut self.client, &lost).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what waits and what comes until everything is answered or the stream breaks.
+    async fn one_stream(&mut self, backoff: &mut Backoff) -> Result<Result<(), Status>, Failure> {
+        let (feed, requests) = mpsc::channel::<SubmitRequest>(READ_AHEAD);
+        let mut feed = Some(feed);
+        let opened = self.client.jobs().submit_many(ReceiverStream::new(requests)).await;
+        let mut answers = match opened {
+            Ok(answers) => answers.into_inner(),
+            Err(status) => return Ok(Err(status)),
+        };
+        let mut sent = 0;
+        loop {
+            if self.end.is_some() && sent == self.waiting.len() {
+                feed = None; // No more will come: the server may end the stream.
+            }
+            let more = self.end.is_none() && self.waiting.len() < UNANSWERED_MAX;
+            let next = self.waiting.get(sent).map(|line| line.request.clone());
+            tokio::select! {
+                line = self.lines.recv(), if more => self.read(line),
+                permit = reserve(feed.as_ref()), if next.is_some() => match (permit, next) {
+                    (Some(permit), Some(request)) => {
+                        permit.send(request);
+                        sent += 1;
+                    }
+                    _ => return Ok(Err(Status::unavailable("the server ended the stream"))),
+                },
+                answer = answers.message() => match answer {
+                    Err(status) => return Ok(Err(status)),
+                    Ok(None) if self.waiting.is_empty() && self.end.is_some() => return Ok(Ok(())),
+                    Ok(None) => return Ok(Err(Status::unavailable("the server ended the stream"))),
+                    Ok(Some(answer)) => {
+                        backoff.reset();
+                        sent = sent.saturating_sub(1);
+                        self.answered(&answer)?;
+                    }
+                },
+            }
+        }
+    }
+
+    fn read(&mut self, line: Option<Result<Line, SpecError>>) {
+        match line {
+            None => self.end = Some(End::File),
+            Some(Err(error)) => self.end = Some(End::Wrong(error)),
+            Some(Ok(line)) => self.waiting.push_back(line),
+        }
+    }
+
+    /// Answers come in the order of the lines.
+    fn answered(&mut self, answer: &SubmitAnswer) -> Result<(), Failure> {
+        let Some(line) = self.waiting.pop_front() else { return Ok(()) };
+        match &answer.error {
+            None if self.json => print(&submitted_json(answer)),
+            None => print(&format!("{}\n", answer.job)),
+            Some(error) => {
+                note(&format!("line {}: {error}", line.number));
+                let code = Code::from_i32(i32::try_from(answer.error_code).unwrap_or(2));
+                self.end = Some(End::Refused(refusal_exit(code)));
+                Ok(())
+            }
+        }
+    }
+}
+
+async fn reserve(
+    feed: Option<&mpsc::Sender<SubmitRequest>>,
+) -> Option<mpsc::Permit<'_, SubmitRequest>> {
+    feed?.reserve().await.ok()
+}

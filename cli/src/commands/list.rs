@@ -1,0 +1,76 @@
+//! `docket list`: page after page, so that a million jobs never lie in memory at once in JSON.
+
+use super::context::{Context, now_ms, view};
+use crate::args::{ListArgs, Output};
+use crate::client::Patience;
+use crate::exit;
+use crate::failure::Failure;
+use crate::render::{ListLayout, ListSummary, list_renderer, quantity};
+use crate::say::{note, print};
+use proto::v1::{ListAnswer, ListRequest};
+use std::time::Duration;
+
+/// Tasks asked for at once.
+const PAGE: u32 = 1000;
+/// Rows of a table, unless more are asked for: nobody reads more.
+const TABLE_ROWS: u32 = 1000;
+
+/// Lists jobs.
+pub async fn list(context: &Context, args: &ListArgs) -> Result<u8, Failure> {
+    let form = args.output.form();
+    let layout = ListLayout { columns: args.format.clone(), sort: args.sort };
+    let mut renderer = list_renderer(form, view(), layout);
+    let mut client = context.client().await?;
+    let usual = if form == Output::Table { TABLE_ROWS } else { u32::MAX };
+    let mut left = args.limit.unwrap_or(usual);
+    let mut request = request(args);
+    let mut summary: Option<ListSummary> = None;
+    loop {
+        request.limit = left.min(PAGE);
+        let ask = async |client: &crate::client::Client| client.jobs().list(request.clone()).await;
+        let answer = client.ask(Patience::READ, note, ask).await?;
+        print(&renderer.list_page(&answer.tasks))?;
+        summary.get_or_insert_with(|| first_summary(args, &answer));
+        left = left.saturating_sub(u32::try_from(answer.tasks.len()).unwrap_or(u32::MAX));
+        request.after_job = answer.next_after_job;
+        if left == 0 || answer.next_after_job == 0 {
+            break;
+        }
+    }
+    let cut = request.after_job != 0;
+    let summary = ListSummary { cut, ..summary.unwrap_or_default() };
+    print(&renderer.list_end(&summary))?;
+    Ok(exit::DONE)
+}
+
+fn request(args: &ListArgs) -> ListRequest {
+    let window = u64::try_from(args.since.as_millis()).unwrap_or(u64::MAX);
+    ListRequest {
+        user: args.user.clone(),
+        all_users: args.all_users,
+        states: args.state.clone(),
+        failed: args.failed,
+        name_glob: args.name.clone(),
+        ended_since_wall_ms: (!args.all).then(|| now_ms().saturating_sub(window)),
+        ..ListRequest::default()
+    }
+}
+
+/// Counts are those of the whole answer, so the first page has them all.
+fn first_summary(args: &ListArgs, answer: &ListAnswer) -> ListSummary {
+    ListSummary {
+        counts: answer.counts.clone().into_iter().collect(),
+        older_ended: answer.older_ended,
+        window: (!args.all).then(|| window_words(args.since)),
+        cut: false,
+    }
+}
+
+/// `hour`, `2d`.
+fn window_words(window: Duration) -> String {
+    match window.as_secs() {
+        3600 => "hour".to_owned(),
+        86_400 => "day".to_owned(),
+        _ => quantity::span(u64::try_from(window.as_millis()).unwrap_or(u64::MAX)),
+    }
+}

@@ -1,0 +1,164 @@
+//! A task in JSON: the fields of design 7, in their order. A new field may come, none goes.
+
+use crate::render::escape::bytes_text;
+use crate::render::quantity::utc;
+use crate::render::reason::kind_name;
+use proto::v1::{ExitKind, Reason, Rusage, Task};
+use serde::Serialize;
+
+/// A task; null where a field does not apply.
+#[derive(Debug, Serialize)]
+pub struct TaskJson {
+    id: String,
+    job: u64,
+    task: Option<u32>,
+    name: String,
+    user: String,
+    queue: String,
+    state: String,
+    substate: Option<String>,
+    terminal: bool,
+    transient: bool,
+    reason: Option<ReasonJson>,
+    exit_code: Option<i32>,
+    signal: Option<i32>,
+    cancelled_by: Option<String>,
+    late_outcome: Option<ReasonJson>,
+    attempt: Option<u32>,
+    node: Option<String>,
+    priority: i32,
+    submit_time: String,
+    start_time: Option<String>,
+    finish_time: Option<String>,
+    transient_since: Option<String>,
+    command: Vec<String>,
+    dir: String,
+    cpus: u32,
+    mem_bytes: u64,
+    gpus: u32,
+    rusage: Option<RusageJson>,
+    stdout_path: Option<String>,
+    stderr_path: Option<String>,
+    retry_of: Option<u64>,
+    message: Option<String>,
+    pid: Option<u32>,
+    time_limit_ms: Option<u64>,
+    comment: Option<String>,
+    cancel_requested: bool,
+}
+
+/// Why a task ended: its kind, and the fields that this kind has.
+#[derive(Debug, Serialize)]
+pub struct ReasonJson {
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    core_dumped: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    errno: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct RusageJson {
+    user_s: f64,
+    system_s: f64,
+    max_rss_bytes: u64,
+}
+
+impl From<&Task> for TaskJson {
+    fn from(task: &Task) -> Self {
+        TaskJson {
+            id: crate::render::task_id(task),
+            job: task.job,
+            task: task.task,
+            name: task.name.clone(),
+            user: task.user.clone(),
+            queue: task.queue.clone(),
+            state: task.state.clone(),
+            substate: filled(&task.substate),
+            terminal: task.terminal,
+            transient: task.transient,
+            reason: task.reason.as_ref().map(ReasonJson::from),
+            exit_code: task.exit_code,
+            signal: task.signal,
+            cancelled_by: task.cancelled_by.clone(),
+            late_outcome: task.late_outcome.as_ref().map(ReasonJson::from),
+            attempt: Some(task.attempt).filter(|attempt| *attempt > 0),
+            node: task.node.clone(),
+            priority: task.priority,
+            submit_time: utc(task.submit_wall_ms),
+            start_time: task.start_wall_ms.map(utc),
+            finish_time: task.finish_wall_ms.map(utc),
+            transient_since: task.transient_since_wall_ms.map(utc),
+            command: task.command.iter().map(|word| bytes_text(word)).collect(),
+            dir: bytes_text(&task.dir),
+            cpus: task.cpus,
+            mem_bytes: task.mem_bytes,
+            gpus: task.gpus,
+            rusage: task.rusage.as_ref().map(RusageJson::from),
+            stdout_path: path(&task.stdout_path),
+            stderr_path: path(&task.stderr_path),
+            retry_of: task.retry_of,
+            message: filled(&task.message),
+            pid: Some(task.pid).filter(|pid| *pid > 0),
+            time_limit_ms: task.time_limit_ms,
+            comment: filled(&task.comment),
+            cancel_requested: task.cancel_requested,
+        }
+    }
+}
+
+impl From<&Reason> for ReasonJson {
+    fn from(reason: &Reason) -> Self {
+        let kind = reason.kind();
+        let failure = reason.start_failure.as_ref();
+        ReasonJson {
+            kind: kind_name(kind),
+            code: reason.code,
+            signal: reason.signal,
+            core_dumped: (kind == ExitKind::Signal).then_some(reason.core_dumped),
+            by: reason.by.clone(),
+            step: failure.map(|failure| failure.step.clone()),
+            errno: failure.map(|failure| failure.errno),
+            path: failure.and_then(|failure| path(&failure.path)),
+            message: failure
+                .and_then(|failure| filled(&failure.message))
+                .or_else(|| reason.detail.as_ref().and_then(|detail| filled(detail))),
+        }
+    }
+}
+
+impl From<&Rusage> for RusageJson {
+    fn from(rusage: &Rusage) -> Self {
+        RusageJson {
+            user_s: seconds(rusage.user_us),
+            system_s: seconds(rusage.system_us),
+            max_rss_bytes: rusage.max_rss_bytes,
+        }
+    }
+}
+
+/// Microseconds as seconds; exact far beyond any job's life.
+#[allow(clippy::cast_precision_loss)]
+fn seconds(us: u64) -> f64 {
+    us as f64 / 1e6
+}
+
+fn filled(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn path(bytes: &[u8]) -> Option<String> {
+    (!bytes.is_empty()).then(|| bytes_text(bytes))
+}

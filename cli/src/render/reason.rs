@@ -1,0 +1,168 @@
+//! Why a task ended, and why it has not: the words that tables, screens and messages share.
+
+use super::View;
+use super::escape;
+use super::quantity as q;
+use crate::parse::signal_name;
+use proto::v1::{ExitKind, Reason, StartFailure, Task};
+
+/// Name of an exit reason, as design 3 writes it.
+pub fn kind_name(kind: ExitKind) -> &'static str {
+    match kind {
+        ExitKind::Unspecified => "unspecified",
+        ExitKind::ExitCode => "exit-code",
+        ExitKind::Signal => "signal",
+        ExitKind::TimeLimit => "time-limit",
+        ExitKind::OutOfMemory => "out-of-memory",
+        ExitKind::Cancelled => "cancelled",
+        ExitKind::AgentDied => "agent-died",
+        ExitKind::NodeRebooted => "node-rebooted",
+        ExitKind::Lost => "lost",
+        ExitKind::Vanished => "vanished",
+        ExitKind::UnknownStatus => "unknown-status",
+        ExitKind::StartFailed => "start-failed",
+        ExitKind::DependencyFailed => "dependency-failed",
+    }
+}
+
+/// A reason in full: `exit-code 3`, `signal 11 (SEGV), core dumped`, `cancelled by mia (signal 15)`.
+pub fn full(reason: &Reason) -> String {
+    let status = status_words(reason, "exit-code ");
+    let kind = reason.kind();
+    let mut text = match kind {
+        ExitKind::ExitCode | ExitKind::Signal if status.is_some() => status.unwrap_or_default(),
+        ExitKind::StartFailed => {
+            let failure = reason.start_failure.as_ref().map(start_failure);
+            format!("start-failed{}", failure.map_or(String::new(), |words| format!(" {words}")))
+        }
+        _ => {
+            let by = reason.by.as_ref().map(|by| format!(" by {}", escape::line(by)));
+            let status = status.map(|words| format!(" ({words})"));
+            format!("{}{}{}", kind_name(kind), by.unwrap_or_default(), status.unwrap_or_default())
+        }
+    };
+    if reason.core_dumped {
+        text.push_str(", core dumped");
+    }
+    if let Some(detail) = reason.detail.as_ref().filter(|detail| !detail.is_empty()) {
+        text.push_str(&format!(": {}", escape::line(detail)));
+    }
+    text
+}
+
+/// The wait status that stands in a reason, if there is one.
+fn status_words(reason: &Reason, code_words: &str) -> Option<String> {
+    match (reason.code, reason.signal) {
+        (Some(code), _) => Some(format!("{code_words}{code}")),
+        (None, Some(signal)) => Some(format!("signal {signal} ({})", signal_name(signal))),
+        (None, None) => None,
+    }
+}
+
+fn start_failure(failure: &StartFailure) -> String {
+    let why = match (failure.message.as_str(), failure.errno) {
+        ("", 0) => String::new(),
+        ("", errno) => format!(": {}", errno_words(errno)),
+        (message, _) => format!(": {}", escape::line(message)),
+    };
+    let path = escape::bytes_line(&failure.path);
+    let named = path.is_empty() || why.contains(&path);
+    let path = if named { String::new() } else { format!(": {path}") };
+    format!("at {}{why}{path}", escape::line(&failure.step))
+}
+
+/// `No such file or directory`, without the number that Rust appends.
+fn errno_words(errno: i32) -> String {
+    let text = std::io::Error::from_raw_os_error(errno).to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
+}
+
+/// The REASON column of `list`.
+pub fn cell(task: &Task, view: &View) -> String {
+    let message = escape::line(&task.message);
+    let text = match task.state.as_str() {
+        "DONE" | "EXIT" => ended(task, view),
+        "UNKWN" => {
+            let silent = task.node.as_ref().map(|node| format!("{} silent", escape::line(node)));
+            let known = if message.is_empty() { silent.unwrap_or_default() } else { message };
+            match task.decided_wall_ms {
+                Some(at) => format!("{known}, decided {}", q::time(at, view.now_ms, &view.zone)),
+                None => known,
+            }
+        }
+        "PEND" if message.is_empty() => task.substate.clone(),
+        _ => message,
+    };
+    match (task.cancel_requested && !task.terminal, text.is_empty()) {
+        (true, true) => "cancel requested".to_owned(),
+        (true, false) => format!("cancel requested; {text}"),
+        (false, _) => text,
+    }
+}
+
+fn ended(task: &Task, view: &View) -> String {
+    let how = match &task.reason {
+        Some(reason) if reason.kind() == ExitKind::ExitCode => {
+            status_words(reason, "exit ").unwrap_or_default()
+        }
+        Some(reason) => full(reason),
+        None => format!("exit {}", task.exit_code.unwrap_or(0)),
+    };
+    let ago = task.finish_wall_ms.map(|at| q::rough(view.now_ms.saturating_sub(at)));
+    let late = task.late_outcome.as_ref().map(|late| format!(" (late: {})", full(late)));
+    let ago = ago.map_or(String::new(), |ago| format!(", {ago} ago"));
+    format!("{how}{ago}{}", late.unwrap_or_default())
+}
+
+/// What `wait` and `run` say about a job that did not end as DONE.
+pub fn verdict(task: &Task) -> String {
+    let id = super::task_id(task);
+    let why = task.reason.as_ref().map_or_else(|| "no reason".to_owned(), full);
+    let kind = task.reason.as_ref().map_or(ExitKind::Unspecified, Reason::kind);
+    let next = match kind {
+        ExitKind::ExitCode | ExitKind::Signal | ExitKind::OutOfMemory | ExitKind::TimeLimit => {
+            format!("see docket logs {id} --stderr")
+        }
+        _ => format!("see docket explain {id}"),
+    };
+    format!("job {id} {} {why}: {next}", task.state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reason(kind: ExitKind) -> Reason {
+        Reason { kind: kind.into(), ..Default::default() }
+    }
+
+    #[test]
+    fn no_reason_is_shown_as_another() {
+        let code = Reason { code: Some(3), ..reason(ExitKind::ExitCode) };
+        assert_eq!(full(&code), "exit-code 3");
+        let signal = Reason { signal: Some(11), core_dumped: true, ..reason(ExitKind::Signal) };
+        assert_eq!(full(&signal), "signal 11 (SEGV), core dumped");
+        let cancelled =
+            Reason { by: Some("mia".into()), signal: Some(15), ..reason(ExitKind::Cancelled) };
+        assert_eq!(full(&cancelled), "cancelled by mia (signal 15 (TERM))");
+        let limit = Reason { code: Some(0), ..reason(ExitKind::TimeLimit) };
+        assert_eq!(full(&limit), "time-limit (exit-code 0)");
+        assert_eq!(full(&reason(ExitKind::Lost)), "lost");
+        let failure = StartFailure {
+            step: "chdir".into(),
+            errno: 2,
+            path: b"/no\nwhere".to_vec(),
+            ..Default::default()
+        };
+        let failed = Reason { start_failure: Some(failure), ..reason(ExitKind::StartFailed) };
+        assert_eq!(full(&failed), "start-failed at chdir: No such file or directory: /no\\nwhere");
+    }
+
+    #[test]
+    fn every_kind_has_its_own_name() {
+        let kinds: Vec<&str> =
+            (0..=12).filter_map(|n| ExitKind::try_from(n).ok()).map(kind_name).collect();
+        let distinct: std::collections::BTreeSet<&str> = kinds.iter().copied().collect();
+        assert_eq!((kinds.len(), distinct.len()), (13, 13));
+    }
+}

@@ -1,0 +1,174 @@
+//! The addresses of a controller: its socket file, its loopback port, and a link for the session.
+
+use super::RoleError;
+use crate::client::{Places, SOCKET, bind_in, own_link};
+use crate::say::note;
+use std::fs::Permissions;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+/// Where root's default node is reached by everybody: its data directory is closed to them.
+const PUBLIC_DIR: &str = "/run";
+
+/// A bound port, or none because the default was taken.
+pub fn tcp(address: &str, asked_for: bool) -> Result<Option<TcpListener>, RoleError> {
+    let parsed: SocketAddr =
+        address.parse().map_err(|_| RoleError::BadAddress(address.to_owned()))?;
+    if !parsed.ip().is_loopback() {
+        return Err(RoleError::NotLoopback(address.to_owned()));
+    }
+    let bound = TcpListener::bind(parsed).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    });
+    match bound {
+        Ok(listener) => Ok(Some(listener)),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && !asked_for => {
+            note(&format!("{address} is taken by another program: serving the socket alone"));
+            Ok(None)
+        }
+        Err(why) => Err(RoleError::Listen { address: address.to_owned(), why }),
+    }
+}
+
+/// The bound socket of a node and the names that lead to it.
+pub struct Socket {
+    /// What the controller accepts from.
+    pub listener: UnixListener,
+    /// Where it is.
+    pub path: PathBuf,
+    link: Option<PathBuf>,
+}
+
+impl Socket {
+    /// Binds the socket of `dir`. `shared` is root's default node, which serves every local user:
+    /// its socket lies outside of the closed directory, with a link in it.
+    pub fn bind(dir: &Path, shared: bool) -> Result<Socket, RoleError> {
+        let inside = dir.join(SOCKET);
+        let failed = |why| RoleError::Directory { path: inside.clone(), why };
+        if !shared {
+            let listener = bind_in(dir, SOCKET).map_err(failed)?;
+            chmod(&inside, 0o600).map_err(failed)?;
+            return Ok(Socket { listener, path: inside, link: None });
+        }
+        let path = Path::new(PUBLIC_DIR).join(SOCKET);
+        let failed_there = |why| RoleError::Directory { path: path.clone(), why };
+        let listener = bind_in(Path::new(PUBLIC_DIR), SOCKET).map_err(failed_there)?;
+        chmod(&path, 0o666).map_err(failed_there)?;
+        replace_link(&path, &inside).map_err(failed)?;
+        Ok(Socket { listener, path, link: Some(inside) })
+    }
+
+    /// Leaves a second name in the session's runtime directory, where the default node is looked
+    /// for; a directory that is not the user's own is left alone.
+    pub fn leave_link(&mut self, places: &Places) {
+        let Some(link) = own_link(places).filter(|link| *link != self.path) else { return };
+        let mine = link
+            .parent()
+            .and_then(|dir| std::fs::metadata(dir).ok())
+            .is_some_and(|meta| meta.uid() == places.uid);
+        if !mine {
+            return;
+        }
+        match replace_link(&self.path, &link) {
+            Ok(()) => self.link = Some(link),
+            Err(why) => note(&format!("no link {}: {why}", link.display())),
+        }
+    }
+
+    /// Removes the names when the node ends in order; what is left behind is replaced anyway.
+    pub fn names(&self) -> Names {
+        Names { path: self.path.clone(), link: self.link.clone() }
+    }
+}
+
+/// The names of a socket, to be removed at the end.
+pub struct Names {
+    path: PathBuf,
+    link: Option<PathBuf>,
+}
+
+impl Names {
+    /// Removes them. A name that is gone already is what was wanted.
+    pub fn remove(&self) {
+        if let Some(link) = &self.link
+            && std::fs::read_link(link).is_ok_and(|target| target == self.path)
+        {
+            let _ = std::fs::remove_file(link);
+        }
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn chmod(path: &Path, mode: u32) -> io::Result<()> {
+    std::fs::set_permissions(path, Permissions::from_mode(mode))
+}
+
+/// Puts a link where nothing, or an older link or socket, is.
+fn replace_link(target: &Path, link: &Path) -> io::Result<()> {
+    use std::os::unix::fs::FileTypeExt;
+    match std::fs::symlink_metadata(link) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+        Ok(meta) if meta.is_symlink() || meta.file_type().is_socket() => {
+            std::fs::remove_file(link)?
+        }
+        Ok(_) => return Err(io::Error::other("something else has that name")),
+    }
+    symlink(target, link)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_default_port_is_left_out_and_a_taken_wish_is_an_error() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap().to_string();
+        assert!(tcp(&address, false).unwrap().is_none());
+        assert!(matches!(tcp(&address, true), Err(RoleError::Listen { .. })));
+    }
+
+    #[test]
+    fn only_loopback_is_served() {
+        assert!(matches!(tcp("0.0.0.0:0", true), Err(RoleError::NotLoopback(_))));
+        assert!(matches!(tcp("192.0.2.1:0", false), Err(RoleError::NotLoopback(_))));
+        assert!(matches!(tcp("localhost", true), Err(RoleError::BadAddress(_))));
+        assert!(tcp("127.0.0.1:0", true).unwrap().is_some());
+    }
+
+    #[test]
+    fn the_socket_is_its_owners_and_its_link_goes_with_it() {
+        let (dir, session) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut socket = Socket::bind(dir.path(), false).unwrap();
+        let mode = socket.path.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let me = std::fs::metadata(session.path()).unwrap().uid();
+        let link = session.path().join(SOCKET);
+        // Root's link would go to /run, which is no place for a test.
+        let places =
+            Places { uid: me, runtime_dir: Some(session.path().into()), ..Places::default() };
+        if me != 0 {
+            socket.leave_link(&places);
+            assert_eq!(std::fs::read_link(&link).unwrap(), socket.path);
+        }
+        let names = socket.names();
+        names.remove();
+        assert!(!socket.path.exists() && link.symlink_metadata().is_err());
+    }
+
+    #[test]
+    fn a_link_replaces_only_what_docket_could_have_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let (target, link) = (dir.path().join("t"), dir.path().join("l"));
+        replace_link(&target, &link).unwrap();
+        replace_link(&target, &link).unwrap();
+        std::fs::remove_file(&link).unwrap();
+        std::fs::write(&link, "mine").unwrap();
+        assert!(replace_link(&target, &link).is_err());
+    }
+}

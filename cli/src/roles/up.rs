@@ -1,0 +1,114 @@
+//! `docket up`: the embedded node. Here is the order in which it comes up; `embedded.rs` is its life.
+
+use super::background::{self, Report};
+use super::embedded::{Node, serve};
+use super::listen::{Socket, tcp};
+use super::lock::Lock;
+use super::{data_dir, ending, logging};
+use crate::args::{Stage, UpArgs};
+use crate::client::{Places, default_data_dir};
+use crate::config::Settings;
+use crate::exit;
+use crate::failure::Failure;
+use crate::parse::exact_size;
+use crate::say::{note, print};
+use std::path::{Path, PathBuf};
+
+/// Runs a node here, or starts one in the background.
+pub fn up(places: &Places, args: &UpArgs) -> Result<u8, Failure> {
+    match args.stage {
+        Some(Stage::Launch) => background::launch(args).map_err(Failure::from),
+        Some(Stage::Serve) => {
+            let report = Report::take()?;
+            let served = foreground(places, args, Some(&report));
+            if let Err(failure) = &served {
+                report.failed(failure);
+            }
+            served
+        }
+        None if args.background => in_background(places, args),
+        None => foreground(places, args, None),
+    }
+}
+
+fn in_background(places: &Places, args: &UpArgs) -> Result<u8, Failure> {
+    let settings = Settings::load(args.config.as_deref())?;
+    let dir = directory(places, args, &settings)?;
+    print(&background::start_and_report(&dir, args)?)?;
+    Ok(exit::DONE)
+}
+
+fn foreground(places: &Places, args: &UpArgs, report: Option<&Report>) -> Result<u8, Failure> {
+    logging::start();
+    let mut settings = Settings::load(args.config.as_deref())?;
+    let dir = data_dir::prepare(&directory(places, args, &settings)?)?;
+    warn_of_network(&dir);
+    apply_options(&mut settings, &dir, args)?;
+    let lock = Lock::take(&dir)?;
+    let mut controller: ::controller::Config = settings.section("controller")?;
+    controller.embedded = true;
+    let mut agent: worker_agent::Config = settings.section("agent")?;
+    if settings.source("agent", "allow_root_jobs").is_none() {
+        // Who runs the node themselves runs their jobs as themselves (design 5).
+        agent.allow_root_jobs = true;
+    }
+    let asked_for = settings.source("controller", "listen").is_some();
+    let port = tcp(&controller.listen, asked_for)?;
+    if let Some(bound) = port.as_ref().and_then(|port| port.local_addr().ok()) {
+        controller.listen = bound.to_string();
+    }
+    let is_default = places.data_env.is_none() && default_data_dir(places).is_ok_and(|d| d == dir);
+    let mut socket = Socket::bind(&dir, is_default && places.uid == 0)?;
+    if is_default {
+        socket.leave_link(places);
+    }
+    let node = Node { controller, agent, port, socket, idle_exit: args.idle_exit };
+    let runtime = ending::runtime()?;
+    let served = runtime.block_on(serve(node, report));
+    // Whatever still runs in it must not hold the end up: everything durable is on disk.
+    runtime.shutdown_background();
+    drop(lock);
+    Ok(served.map(|()| exit::DONE)?)
+}
+
+/// The directory of the node: option, `DOCKET_DATA`, configuration, default.
+fn directory(places: &Places, args: &UpArgs, settings: &Settings) -> Result<PathBuf, Failure> {
+    if let Some(dir) = &args.data {
+        return Ok(dir.clone());
+    }
+    let configured =
+        || settings.text("controller", "data").or_else(|| settings.text("agent", "data"));
+    match configured().filter(|_| places.data_env.is_none()) {
+        Some(dir) => Ok(PathBuf::from(dir)),
+        None => Ok(default_data_dir(places)?),
+    }
+}
+
+fn apply_options(settings: &mut Settings, dir: &Path, args: &UpArgs) -> Result<(), Failure> {
+    let text = dir.to_str().ok_or_else(|| {
+        Failure::Usage(format!("--data {}: the path must be UTF-8", dir.display()))
+    })?;
+    settings.put_option("controller", "data", text, "--data")?;
+    settings.put_option("agent", "data", text, "--data")?;
+    if let Some(listen) = &args.listen {
+        settings.put_option("controller", "listen", listen, "--listen")?;
+    }
+    if let Some(cpus) = args.cpus {
+        settings.put_option("agent", "cpus", &cpus.to_string(), "--cpus")?;
+    }
+    if let Some(mem) = args.mem {
+        settings.put_option("agent", "mem", &exact_size(mem), "--mem")?;
+    }
+    Ok(())
+}
+
+fn warn_of_network(dir: &Path) {
+    if let Ok(Some(kind)) = data_dir::network_file_system(dir) {
+        let user = rustix::process::getuid().as_raw();
+        note(&format!(
+            "{} is on a network file system ({kind}): what is written there may be lost, and locks \
+             may not hold; use a local directory: --data /var/tmp/docket-{user}",
+            dir.display()
+        ));
+    }
+}

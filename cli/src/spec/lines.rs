@@ -1,0 +1,219 @@
+//! `submit --from`: one job a line, in the JSON form of `show`; options are the defaults.
+
+use super::{Here, SpecError, Work, build};
+use crate::args::{Disconnect, JobOptions};
+use crate::parse::nearest;
+use proto::v1;
+use serde_json::{Map, Value};
+use std::time::Duration;
+
+/// Fields that a line may set.
+const INPUTS: [&str; 14] = [
+    "command",
+    "script",
+    "name",
+    "queue",
+    "priority",
+    "dir",
+    "cpus",
+    "mem_bytes",
+    "time_limit_ms",
+    "comment",
+    "stdout",
+    "stderr",
+    "on_disconnect",
+    "success_codes",
+];
+/// Fields of `show` that tell what became of a job: not an input, and not an error.
+const OUTCOMES: [&str; 27] = [
+    "id",
+    "job",
+    "task",
+    "user",
+    "state",
+    "substate",
+    "terminal",
+    "transient",
+    "reason",
+    "exit_code",
+    "signal",
+    "cancelled_by",
+    "late_outcome",
+    "attempt",
+    "node",
+    "submit_time",
+    "start_time",
+    "finish_time",
+    "transient_since",
+    "gpus",
+    "rusage",
+    "stdout_path",
+    "stderr_path",
+    "retry_of",
+    "message",
+    "pid",
+    "cancel_requested",
+];
+
+/// The request of one line; blank lines and `#` comments are none.
+pub fn read_line(
+    text: &str,
+    defaults: &JobOptions,
+    here: &Here,
+    request_id: String,
+) -> Result<Option<v1::SubmitRequest>, String> {
+    if text.trim().is_empty() || text.trim_start().starts_with('#') {
+        return Ok(None);
+    }
+    let fields: Map<String, Value> =
+        serde_json::from_str(text).map_err(|error| format!("not a JSON object: {error}"))?;
+    refuse_unknown(&fields)?;
+    let mut options = defaults.clone();
+    set_options(&mut options, &fields)?;
+    let work = work(&fields)?;
+    build(&options, &work, here, None, request_id)
+        .map(Some)
+        .map_err(|error: SpecError| error.to_string())
+}
+
+fn refuse_unknown(fields: &Map<String, Value>) -> Result<(), String> {
+    for name in fields.keys() {
+        if !INPUTS.contains(&name.as_str()) && !OUTCOMES.contains(&name.as_str()) {
+            let hint = nearest(name, INPUTS).map_or(String::new(), |near| format!("; {near}?"));
+            return Err(format!("no field {name}{hint}"));
+        }
+    }
+    Ok(())
+}
+
+fn work(fields: &Map<String, Value>) -> Result<Work, String> {
+    let words = match given(fields, "command") {
+        None => Vec::new(),
+        Some(value) => strings("command", value)?.into_iter().map(Into::into).collect(),
+    };
+    match text(fields, "script")? {
+        Some(script) if script.starts_with("#!") => Ok(Work::Script {
+            name: "script".to_owned(),
+            contents: script.into_bytes(),
+            arguments: words,
+        }),
+        Some(_) => Err("script: must begin with #!".to_owned()),
+        None if words.is_empty() => {
+            Err("no command: give \"command\": [\"prog\", \"arg\"]".to_owned())
+        }
+        None => Ok(Work::Command(words)),
+    }
+}
+
+fn set_options(options: &mut JobOptions, fields: &Map<String, Value>) -> Result<(), String> {
+    if let Some(name) = text(fields, "name")? {
+        options.name = Some(name);
+    }
+    if let Some(queue) = text(fields, "queue")? {
+        options.queue = queue;
+    }
+    if let Some(comment) = text(fields, "comment")? {
+        options.comment = Some(comment);
+    }
+    for (field, slot) in [
+        ("dir", &mut options.dir),
+        ("stdout", &mut options.stdout),
+        ("stderr", &mut options.stderr),
+    ] {
+        if let Some(value) = text(fields, field)? {
+            *slot = Some(value.into());
+        }
+    }
+    if let Some(cpus) = number(fields, "cpus", 1, i64::from(u32::MAX))? {
+        options.cpus = u32::try_from(cpus).map_err(|e| e.to_string())?;
+    }
+    if let Some(priority) = number(fields, "priority", -1000, 1000)? {
+        options.priority = i32::try_from(priority).map_err(|e| e.to_string())?;
+    }
+    if let Some(bytes) = number(fields, "mem_bytes", 0, i64::MAX)? {
+        options.mem = Some(bytes.unsigned_abs());
+    }
+    if let Some(ms) = number(fields, "time_limit_ms", 1, i64::MAX)? {
+        options.time = Some(Duration::from_millis(ms.unsigned_abs()));
+    }
+    if let Some(value) = given(fields, "success_codes") {
+        options.success_codes = serde_json::from_value(value.clone())
+            .map_err(|_| "success_codes: a list of numbers from 0 to 255".to_owned())?;
+    }
+    options.on_disconnect = match text(fields, "on_disconnect")?.as_deref() {
+        None => options.on_disconnect,
+        Some("exit") => Some(Disconnect::Exit),
+        Some("unknown") => Some(Disconnect::Unknown),
+        Some(_) => return Err("on_disconnect: exit or unknown".to_owned()),
+    };
+    Ok(())
+}
+
+/// A field that is there and not null: null means that it does not apply.
+fn given<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    fields.get(name).filter(|value| !value.is_null())
+}
+
+fn text(fields: &Map<String, Value>, name: &str) -> Result<Option<String>, String> {
+    match given(fields, name) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(_) => Err(format!("{name}: must be a string")),
+    }
+}
+
+fn number(
+    fields: &Map<String, Value>,
+    name: &str,
+    least: i64,
+    most: i64,
+) -> Result<Option<i64>, String> {
+    let Some(value) = given(fields, name) else { return Ok(None) };
+    match value.as_i64() {
+        Some(number) if (least..=most).contains(&number) => Ok(Some(number)),
+        _ => Err(format!("{name}: must be a whole number from {least} to {most}")),
+    }
+}
+
+fn strings(name: &str, value: &Value) -> Result<Vec<String>, String> {
+    serde_json::from_value(value.clone()).map_err(|_| format!("{name}: must be a list of strings"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(text: &str) -> Result<Option<v1::SubmitRequest>, String> {
+        let defaults = JobOptions { mem: Some(1 << 30), ..Default::default() };
+        read_line(text, &defaults, &Here { dir: "/d".into(), ..Here::default() }, "id".to_owned())
+    }
+
+    #[test]
+    fn a_line_overrides_the_options_and_outcomes_are_no_input() {
+        let text = r#"{"command":["echo","a b"],"cpus":2,"name":null,"state":"DONE","id":"7"}"#;
+        let spec = line(text).unwrap().unwrap().spec.unwrap();
+        assert_eq!(spec.argv, [b"echo".to_vec(), b"a b".to_vec()]);
+        assert_eq!((spec.cpus, spec.mem_bytes, spec.name.as_str()), (2, 1 << 30, "echo"));
+        assert_eq!(line("  "), Ok(None));
+        assert_eq!(line("# note"), Ok(None));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, part) in [
+            ("{", "not a JSON object"),
+            ("[]", "not a JSON object"),
+            (r#"{"comand":["x"]}"#, "command?"),
+            (r#"{"command":"x"}"#, "list of strings"),
+            (r#"{"command":[]}"#, "no command"),
+            (r#"{"command":["x"],"cpus":0}"#, "cpus"),
+            (r#"{"command":["x"],"cpus":"1"}"#, "cpus"),
+            (r#"{"command":["x"],"priority":1001}"#, "priority"),
+            (r#"{"script":"echo"}"#, "#!"),
+            (r#"{"command":["a\u0000b"]}"#, "zero byte"),
+        ] {
+            let why = line(text).unwrap_err();
+            assert!(why.contains(part), "{text}: {why}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What is wrong with a command line, in one line; with a hint where somebody comes from Slurm.
+
+use crate::slurm;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use std::error::Error;
+
+/// The words for stderr, without `docket: `.
+pub fn words(error: &clap::Error) -> String {
+    let argument = context(error, ContextKind::InvalidArg);
+    let option = argument.as_deref().map(option_name);
+    match error.kind() {
+        ErrorKind::ValueValidation => {
+            let value = context(error, ContextKind::InvalidValue).unwrap_or_default();
+            let why = error.source().map(ToString::to_string).unwrap_or_default();
+            format!("{} {value}: {why}", option.unwrap_or_default())
+        }
+        ErrorKind::UnknownArgument => unknown(error, &argument.unwrap_or_default()),
+        ErrorKind::InvalidSubcommand => {
+            let given = context(error, ContextKind::InvalidSubcommand).unwrap_or_default();
+            let near = context(error, ContextKind::SuggestedSubcommand);
+            let near = near.map_or(String::new(), |near| format!("; docket {near}?"));
+            format!("no command {given}{near}: docket help lists all")
+        }
+        ErrorKind::InvalidValue => {
+            let value = context(error, ContextKind::InvalidValue).unwrap_or_default();
+            let allowed = context(error, ContextKind::ValidValue).unwrap_or_default();
+            let option = option.unwrap_or_default();
+            match value.as_str() {
+                "" => format!("{option}: it needs a value; {allowed}"),
+                value => format!("{option} {value}: it can be {allowed}"),
+            }
+        }
+        _ => first_line(error),
+    }
+}
+
+/// An option that docket does not have.
+fn unknown(error: &clap::Error, argument: &str) -> String {
+    let name = argument.split('=').next().unwrap_or(argument);
+    if let Some(hint) = slurm::hint(name) {
+        return format!("{name}: {hint}");
+    }
+    match context(error, ContextKind::SuggestedArg) {
+        Some(near) => format!("no option {name}: {near}?"),
+        None => format!("no option {name}: see --help; a command of yours stands behind --"),
+    }
+}
+
+/// `--mem <SIZE>` names the option `--mem`, and `<ID>...` the argument `ID`.
+fn option_name(argument: &str) -> String {
+    let first = argument.split(' ').next().unwrap_or(argument);
+    first.trim_matches(|c| matches!(c, '<' | '>' | '[' | ']' | '.')).to_owned()
+}
+
+fn context(error: &clap::Error, kind: ContextKind) -> Option<String> {
+    match error.get(kind)? {
+        ContextValue::String(text) => Some(text.clone()),
+        ContextValue::Strings(texts) => Some(texts.join(", ")),
+        ContextValue::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// clap's own words, without its usage and tips.
+fn first_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let whole: Vec<&str> =
+        text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+    format!("{}; see --help", whole.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::args::Cli;
+    use clap::{CommandFactory, Parser};
+
+    fn refused(line: &str) -> String {
+        let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
+        super::words(&error)
+    }
+
+    #[test]
+    fn the_definition_of_the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_wrong_value_is_told_with_its_option_and_what_is_right() {
+        assert_eq!(
+            refused("docket submit --mem 4 -- true"),
+            "--mem 4: a size needs a unit: 4G or 4M"
+        );
+        let text = refused("docket submit -t 1:30 -- true");
+        assert!(text.starts_with("--time 1:30: ") && text.contains("1h30m"), "{text}");
+        let text = refused("docket submit -t 0s -- true");
+        assert!(text.contains("no limit"), "{text}");
+        let text = refused("docket show abc");
+        assert_eq!(text, "ID abc: no job id: give a number such as 123");
+        let text = refused("docket submit --priority 1001 -- true");
+        assert!(text.starts_with("--priority 1001: ") && text.contains("1000"), "{text}");
+        let text = refused("docket list -o xml");
+        assert!(text.contains("table") && text.contains("jsonl"), "{text}");
+    }
+
+    #[test]
+    fn every_refusal_is_one_line() {
+        for line in [
+            "docket nonsense",
+            "docket submit --nodlist x -- true",
+            "docket show",
+            "docket cancel",
+            "docket cancel 1 --all",
+            "docket wait 1 --timeout",
+            "docket list --limit 0",
+            "docket submit --clean-env --env-only A -- true",
+        ] {
+            let text = refused(line);
+            assert!(!text.is_empty() && !text.contains('\n'), "{line}: {text}");
+        }
+    }
+
+    #[test]
+    fn options_of_slurm_get_a_hint_and_those_of_later_versions_say_so() {
+        assert!(refused("docket submit --ntasks 4 -- true").contains("-c"));
+        assert!(refused("docket submit --wrap=x").contains("sh -c"));
+        assert!(refused("docket submit --partition=gpu -- true").contains("--queue"));
+        assert!(refused("docket submit --array 0-9 -- true").contains("not in this version"));
+        assert!(refused("docket submit -a 0-9 -- true").contains("not in this version"));
+        assert!(refused("docket submit --retries 3 -- true").contains("not in this version"));
+    }
+
+    #[test]
+    fn help_shows_nothing_that_is_not_there() {
+        let mut command = Cli::command();
+        let help = command.find_subcommand_mut("submit").unwrap().render_long_help().to_string();
+        for later in ["--array", "--after", "--retries", "--gpus", "--hold", "--dry-run"] {
+            assert!(!help.contains(later), "{later}");
+        }
+        assert!(!Cli::command().render_long_help().to_string().contains("keeper"));
+    }
+
+    #[test]
+    fn an_option_given_twice_counts_as_given_last() {
+        let cli =
+            Cli::try_parse_from(["docket", "submit", "-c", "1", "-c", "2", "--", "x"]).unwrap();
+        let Some(crate::args::Command::Submit(args)) = cli.command else { panic!("submit") };
+        assert_eq!(args.job.cpus, 2);
+    }
+}
