@@ -69,7 +69,8 @@ impl Book {
         match &record.kind {
             Some(Kind::Accepted(accepted)) => {
                 self.last_order = self.last_order.max(accepted.order_id);
-                if let Some(key) = Key::from_wire(accepted.attempt.as_ref(), accepted.token.as_ref())
+                if let Some(key) =
+                    Key::from_wire(accepted.attempt.as_ref(), accepted.token.as_ref())
                 {
                     let attempt =
                         JournalAttempt { accepted: Some(accepted.clone()), ..Default::default() };
@@ -85,8 +86,7 @@ impl Book {
             }
             Some(Kind::Closed(closed)) => {
                 let finish = closed.finish.as_ref();
-                let key = finish
-                    .and_then(|f| Key::from_wire(f.attempt.as_ref(), f.token.as_ref()));
+                let key = finish.and_then(|f| Key::from_wire(f.attempt.as_ref(), f.token.as_ref()));
                 if let Some(key) = key {
                     self.closed(seq, key);
                 }
@@ -109,8 +109,7 @@ impl Book {
 
     fn kill_noted(&mut self, attempt: Option<&AttemptRef>, cause: i32) {
         let Ok(attempt) = AttemptId::from_wire(attempt) else { return };
-        let (first, last) =
-            (Key { attempt, generation: 0 }, Key { attempt, generation: u64::MAX });
+        let (first, last) = (Key { attempt, generation: 0 }, Key { attempt, generation: u64::MAX });
         for live in self.live.range_mut(first..=last).map(|(_, live)| live) {
             if live.killed_for == KillCause::Unspecified as i32 {
                 live.killed_for = cause;
@@ -226,10 +225,11 @@ pub(crate) fn record_of(fact: Fact) -> Option<JournalRecord> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
 pub(crate) mod tests {
     use super::*;
-    use proto::v1::{Accepted, Acked, Closed, FinishFact, KillNoted, OrderSeen, RefusedFact};
     use proptest::prelude::*;
+    use proto::v1::{Accepted, Acked, Closed, FinishFact, KillNoted, OrderSeen, RefusedFact};
 
     pub(crate) fn key(job: u64) -> Key {
         let attempt = AttemptRef { job, task: None, attempt: 1 };

@@ -306,6 +306,7 @@ fn exists_is_fine(error: io::Error) -> io::Result<()> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
 
@@ -324,10 +325,7 @@ mod tests {
         let text = "30 24 0:26 / /sys/fs/cgroup/unified rw - cgroup2 none rw\n\
                     31 24 0:27 /x /bound rw shared:1 - cgroup none rw,memory\n\
                     32 24 0:27 / /sys/fs/cgroup/memory rw shared:1 - cgroup none rw,memory\n";
-        assert_eq!(
-            parse_mount_point(text, "cgroup2", None),
-            Some("/sys/fs/cgroup/unified".into())
-        );
+        assert_eq!(parse_mount_point(text, "cgroup2", None), Some("/sys/fs/cgroup/unified".into()));
         assert_eq!(
             parse_mount_point(text, "cgroup", Some("memory")),
             Some("/sys/fs/cgroup/memory".into())

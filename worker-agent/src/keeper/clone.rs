@@ -208,9 +208,7 @@ unsafe fn clone2(stack: &mut ChildStack, main: ChildMain, arg: *mut c_void) -> i
     // SAFETY: a function that never returns may stand for one that returns an int.
     let main: extern "C" fn(*mut c_void) -> i32 = unsafe { std::mem::transmute(main) };
     // SAFETY: the stack is not in use; with CLONE_PIDFD the fifth argument receives the descriptor.
-    let pid = unsafe {
-        libc::clone(main, stack.top(), FLAGS | libc::SIGCHLD, arg, &raw mut pidfd)
-    };
+    let pid = unsafe { libc::clone(main, stack.top(), FLAGS | libc::SIGCHLD, arg, &raw mut pidfd) };
     if pid == -1 {
         return Err(io::Error::last_os_error());
     }
@@ -220,6 +218,7 @@ unsafe fn clone2(stack: &mut ChildStack, main: ChildMain, arg: *mut c_void) -> i
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
     use crate::keeper::sys::{self, Waited};

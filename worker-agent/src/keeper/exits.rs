@@ -26,7 +26,12 @@ pub(crate) struct Exit {
 }
 
 fn open(dir: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(dir.join("guard.exits"))
+    OpenOptions::new()
+        .read(true)
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(dir.join("guard.exits"))
 }
 
 /// The guard's end of the file.
@@ -98,10 +103,6 @@ impl ExitReader {
         self.offset = 0;
         self.file.set_len(0)
     }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.exits.is_empty()
-    }
 }
 
 fn parse(line: &str) -> Option<(String, Exit)> {
@@ -118,6 +119,7 @@ fn parse(line: &str) -> Option<(String, Exit)> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
 

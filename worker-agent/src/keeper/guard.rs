@@ -257,7 +257,10 @@ impl Guard {
 
     fn keeper_died(&mut self, reaped: &Reaped, log: &mut KeeperLog) {
         let now = identity::boottime_ms();
-        log.say(format!("the keeper (pid {}) died with wait status {:#x}", reaped.pid, reaped.status));
+        log.say(format!(
+            "the keeper (pid {}) died with wait status {:#x}",
+            reaped.pid, reaped.status
+        ));
         if now.saturating_sub(self.started_ms) > SHORT_LIFE_MS {
             (self.backoff_ms, self.short_lives) = (BACKOFF_FIRST_MS, 0);
             self.restart_at_ms = now;
@@ -277,5 +280,7 @@ impl Guard {
 enum Ended {
     /// The keeper ended by itself: nothing is left to guard.
     InOrder,
-    No { children: bool },
+    No {
+        children: bool,
+    },
 }

@@ -54,7 +54,9 @@ pub enum JournalError {
     #[error("the journal cannot be read: {0}")]
     Read(#[from] ReadError),
     /// A record of another release.
-    #[error("record {seq} of the journal is not understood ({reason}): written by another release?")]
+    #[error(
+        "record {seq} of the journal is not understood ({reason}): written by another release?"
+    )]
     Record {
         /// Its position.
         seq: u64,
@@ -82,7 +84,10 @@ impl Journal<Disk> {
 
 impl<S: Storage> Journal<S> {
     /// Opens a journal on any storage and reads it back.
-    pub(crate) fn over(storage: S, id: [u8; 16]) -> Result<(Journal<S>, Vec<String>), JournalError> {
+    pub(crate) fn over(
+        storage: S,
+        id: [u8; 16],
+    ) -> Result<(Journal<S>, Vec<String>), JournalError> {
         let identity = Identity { cluster_id: id, owner_id: 0 };
         let (log, recovered) = Log::open(storage, identity, Options::keeper())?;
         let mut journal = Journal {
@@ -298,6 +303,7 @@ fn parse_id(text: &str) -> Option<[u8; 16]> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::super::book::tests::{accepted, closed, key, record};
     use super::*;

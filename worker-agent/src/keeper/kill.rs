@@ -119,7 +119,8 @@ impl Keeper {
         task.kill = Some(kill);
         let name = task.key.attempt;
         if kill.rounds >= ROUNDS_WORTH_A_LINE && kill.rounds.is_power_of_two() {
-            self.log.say(format!("{name}: SIGKILL sent {} times, processes still live", kill.rounds));
+            self.log
+                .say(format!("{name}: SIGKILL sent {} times, processes still live", kill.rounds));
         }
         if let Some(slot) = &task.slot {
             match slot.kill() {

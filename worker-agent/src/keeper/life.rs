@@ -7,6 +7,7 @@ use proto::v1::journal_record::Kind;
 use proto::v1::{Closed, FinishFact, Rusage, StartFact, StartFailure, finish_fact::End};
 
 use super::book::Key;
+use super::child::Step;
 use super::identity::{self, ProcessId};
 use super::kill::FIRST_LOOK_MS;
 use super::orders::record;
@@ -17,7 +18,6 @@ use super::session;
 use super::spawn::{Errand, Result_, SpawnOrder, Started, failed};
 use super::sys::{self, Waited};
 use super::task::{Kill, Main, Stage, Task};
-use super::child::Step;
 
 /// The Finish fact goes out this long after the grace, empty tree or not (design 6).
 const GIVE_UP_AFTER_GRACE_MS: u64 = 5_000;
@@ -192,8 +192,7 @@ impl Keeper {
             self.mains.remove(&main.process.pid);
             self.poll.remove(&main.pidfd);
         }
-        self.adopted.remove(&id);
-        if self.adopted.is_empty() && !self.exits.is_empty() && self.exits.forget().is_err() {
+        if self.adopted.remove(&id) && self.adopted.is_empty() && self.exits.forget().is_err() {
             self.log.say("guard.exits could not be emptied");
         }
         self.batch.push(record(Kind::Exited(finish.clone())));
@@ -206,8 +205,7 @@ impl Keeper {
         let now = identity::boottime_ms();
         task.suspended_since_ms = None;
         let give_up_ms = now + task.accepted.kill_grace_ms + GIVE_UP_AFTER_GRACE_MS;
-        task.stage =
-            Stage::Closing { finish, give_up_ms, look_ms: now, pause_ms: FIRST_LOOK_MS };
+        task.stage = Stage::Closing { finish, give_up_ms, look_ms: now, pause_ms: FIRST_LOOK_MS };
         self.look_at_closing(id, now);
         self.rearm(id);
     }
@@ -328,10 +326,7 @@ impl Keeper {
 
     fn has_task_of(&self, key: Key) -> bool {
         let bound = |index, attempt, generation| Key {
-            attempt: AttemptId {
-                task: proto::TaskId { index, ..key.attempt.task },
-                attempt,
-            },
+            attempt: AttemptId { task: proto::TaskId { index, ..key.attempt.task }, attempt },
             generation,
         };
         let range = bound(None, 0, 0)..=bound(Some(u32::MAX), u32::MAX, u64::MAX);

@@ -57,6 +57,7 @@ pub(crate) fn sign(lock: &OwnedFd, line: &str) -> io::Result<()> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
 

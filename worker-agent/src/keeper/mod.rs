@@ -105,7 +105,8 @@ impl Arguments {
 /// What guard or keeper say of why they do not start, or a failed system call.
 pub fn launch(dir: &Path) -> io::Result<()> {
     let dir = std::path::absolute(dir)?;
-    match std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700).create(&dir)
+    match std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700)
+        .create(&dir)
     {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
         _ => {}
@@ -137,6 +138,7 @@ pub fn launch(dir: &Path) -> io::Result<()> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
 

@@ -5,14 +5,14 @@ use std::io;
 use std::path::Path;
 
 use prost::Message;
+use proto::AttemptId;
 use proto::digest::Digest;
 use proto::v1::journal_record::Kind;
 use proto::v1::{
-    Accepted, Acked, JobSpec, JournalRecord, KeeperHello, KeeperKill, KeeperManifest,
-    KeeperProblem, KeeperRun, KillCause, ManifestItem, OrderSeen, Phase, RefusedFact, StartFailure,
-    keeper_event, keeper_request,
+    Accepted, Acked, Closed, FinishFact, JobSpec, JournalRecord, KeeperHello, KeeperKill,
+    KeeperManifest, KeeperProblem, KeeperRun, KillCause, ManifestItem, OrderSeen, Phase,
+    RefusedFact, StartFailure, finish_fact, keeper_event, keeper_request,
 };
-use proto::AttemptId;
 use rustix::process::Signal;
 
 use super::book::{self, Key};
@@ -104,8 +104,12 @@ impl Keeper {
     /// The newest client wins: the older one is closed, its unread orders with it, before the newer
     /// is answered.
     fn hello(&mut self, from: u64, hello: &KeeperHello) {
-        let older: Vec<u64> =
-            self.connections.iter().filter(|(id, c)| c.greeted && **id != from).map(|(id, _)| *id).collect();
+        let older: Vec<u64> = self
+            .connections
+            .iter()
+            .filter(|(id, c)| c.greeted && **id != from)
+            .map(|(id, _)| *id)
+            .collect();
         for id in older {
             self.log.say("a newer client came: the older one is closed");
             self.connections.remove(&id);
@@ -134,14 +138,34 @@ impl Keeper {
         if let Health::Broken(_) = self.health {
             return self.refuse_unjournalled(key);
         }
+        if let Some(failure) = run.refuse {
+            return self.end_unstarted(key, run.order_id, failure);
+        }
         match self.accept_run(key, &run) {
             Ok((spec, accepted)) => self.take_run(key, run, spec, accepted),
             Err(failure) => self.refuse(key, run.order_id, failure),
         }
     }
 
+    /// The agent found that the user's own request cannot run here: that is its end, as a fact.
+    fn end_unstarted(&mut self, key: Key, order_id: u64, failure: StartFailure) {
+        self.note_order(order_id);
+        let finish = Some(FinishFact {
+            attempt: Some(key.attempt_ref()),
+            token: Some(key.token()),
+            end: Some(finish_fact::End::StartFailure(failure)),
+            finish_wall_ms: identity::wall_ms(),
+            ..FinishFact::default()
+        });
+        self.batch.push(record(Kind::Closed(Closed { finish })));
+    }
+
     /// Everything that speaks against a run before it is taken.
-    fn accept_run(&mut self, key: Key, run: &KeeperRun) -> Result<(JobSpec, Accepted), StartFailure> {
+    fn accept_run(
+        &mut self,
+        key: Key,
+        run: &KeeperRun,
+    ) -> Result<(JobSpec, Accepted), StartFailure> {
         if self.stopping || self.deleted {
             return Err(refusal("keeper", libc::ESHUTDOWN, "the keeper is stopping"));
         }
@@ -169,18 +193,20 @@ impl Keeper {
 
     /// Another attempt of the task that still has processes.
     fn other_attempt(&self, key: Key) -> Option<Key> {
-        let bound = |attempt, generation| Key {
-            attempt: AttemptId { attempt, ..key.attempt },
-            generation,
-        };
+        let bound =
+            |attempt, generation| Key { attempt: AttemptId { attempt, ..key.attempt }, generation };
         let range = bound(0, 0)..=bound(u32::MAX, u64::MAX);
         self.by_key.range(range).map(|(other, _)| *other).find(|other| *other != key)
     }
 
-    fn accepted(&mut self, key: Key, run: &KeeperRun, spec: &JobSpec) -> Result<Accepted, StartFailure> {
+    fn accepted(
+        &mut self,
+        key: Key,
+        run: &KeeperRun,
+        spec: &JobSpec,
+    ) -> Result<Accepted, StartFailure> {
         let mut random = [0; 16];
-        getrandom::fill(&mut random)
-            .map_err(|e| refusal("random", libc::EIO, &e.to_string()))?;
+        getrandom::fill(&mut random).map_err(|e| refusal("random", libc::EIO, &e.to_string()))?;
         let mark = format!(
             "{}.{}.{}.{}.{}",
             run.cluster_id,

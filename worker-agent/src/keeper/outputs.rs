@@ -152,6 +152,7 @@ fn suffixed(run_file: &Path, suffix: &str) -> PathBuf {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
 

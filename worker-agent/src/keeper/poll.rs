@@ -138,13 +138,15 @@ impl Poll {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
     use crate::keeper::identity::boottime_ms;
 
     #[test]
     fn sources_have_their_own_numbers() {
-        let all = FIXED.into_iter().chain([Source::Connection(7), Source::Task(0), Source::Task(9)]);
+        let all =
+            FIXED.into_iter().chain([Source::Connection(7), Source::Task(0), Source::Task(9)]);
         for source in all {
             assert_eq!(Source::from_number(source.to_number()), Some(source));
         }

@@ -85,6 +85,7 @@ pub(crate) fn cmdline(pid: u32) -> Vec<u8> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
 

@@ -63,9 +63,6 @@ type Marks = BTreeMap<Vec<u8>, Vec<Stat>>;
 impl Keeper {
     /// Takes up every attempt that the journal has as live.
     pub(super) fn recover(&mut self) {
-        if let Err(e) = self.exits.refresh() {
-            self.log.say(format!("guard.exits cannot be read: {e}"));
-        }
         let live: Vec<(Key, JournalAttempt)> =
             self.journal.book().live().iter().map(|(key, a)| (*key, a.clone())).collect();
         let mut marks = None;
@@ -114,6 +111,10 @@ impl Keeper {
         if same_boot && self.adopt(id, process) {
             return;
         }
+        // Only now: the guard writes an end down before it lets the process go.
+        if let Err(e) = self.exits.refresh() {
+            self.log.say(format!("guard.exits cannot be read: {e}"));
+        }
         let Some(task) = self.tasks.get(&id) else { return };
         let exit = self.exits.of(&task.accepted.boot_id, process);
         match exit {
@@ -150,7 +151,8 @@ impl Keeper {
         }
         let stat = procfs::stat(process.pid);
         let Some(task) = self.tasks.get_mut(&id) else { return false };
-        task.scattered = stat.is_none_or(|s| s.parent != self.reapers.guard) || self.reapers.guard == 0;
+        task.scattered =
+            stat.is_none_or(|s| s.parent != self.reapers.guard) || self.reapers.guard == 0;
         if stat.is_some_and(|s| s.state == b'T') {
             task.suspended_since_ms = Some(identity::boottime_ms());
         }
@@ -198,7 +200,9 @@ impl Keeper {
         for number in slots.on_disk().into_iter().filter(|number| !used.contains(number)) {
             let Ok(slot) = slots.get(number) else { continue };
             if slot.populated().unwrap_or(false) {
-                self.log.say(format!("slot {number} holds processes of an attempt that is over: killed"));
+                self.log.say(format!(
+                    "slot {number} holds processes of an attempt that is over: killed"
+                ));
                 if let Err(e) = slot.kill() {
                     self.log.say(format!("slot {number}: cgroup.kill failed: {e}"));
                 }

@@ -135,6 +135,7 @@ fn orphans_of(reapers: Reapers, mains: &BTreeMap<u32, u64>) -> Option<Vec<Stat>>
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
 

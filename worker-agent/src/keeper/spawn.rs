@@ -197,10 +197,9 @@ impl Thread {
         let arg = (&raw const prepared.plan).cast_mut().cast::<c_void>();
         // SAFETY: `child_main` keeps to the rules; the plan and all it points to live until here
         // again, which is after the child has left our memory.
-        let child = unsafe {
-            clone::spawn(&mut self.stack, slot.map(Slot::dir), child::child_main, arg)
-        }
-        .map_err(|e| fault(Step::Fork, &e, b""))?;
+        let child =
+            unsafe { clone::spawn(&mut self.stack, slot.map(Slot::dir), child::child_main, arg) }
+                .map_err(|e| fault(Step::Fork, &e, b""))?;
         if self.progress.report.errno.load(Relaxed) != 0 {
             // It has ended, or is about to: reaped here, so that the loop never hears of it.
             let _ = sys::wait_for(child.pid);
@@ -316,7 +315,8 @@ impl Prepared {
             Step::Exec => (self.exec_path(errno, report), false),
             _ => (Vec::new(), false),
         };
-        let mut failure = if own { fault(step, &error, &path) } else { failed(step, &error, &path) };
+        let mut failure =
+            if own { fault(step, &error, &path) } else { failed(step, &error, &path) };
         // A link or directory that stands in the way in the run directory is the user's own doing.
         if matches!(errno, libc::ELOOP | libc::EISDIR) {
             failure.node_fault = false;
@@ -428,11 +428,7 @@ fn outputs_of(
     let make = |step, given: &[u8], suffix| {
         let name = suffixed(run_file, suffix);
         let private = given.is_empty();
-        let path = if private {
-            name.file_name().unwrap_or_default().as_bytes()
-        } else {
-            given
-        };
+        let path = if private { name.file_name().unwrap_or_default().as_bytes() } else { given };
         Ok(Output {
             dir: if private { dir.as_raw_fd() } else { libc::AT_FDCWD },
             path: c_string(step, path)?,
@@ -443,16 +439,12 @@ fn outputs_of(
     let stdout = make(Step::Stdout, &run.stdout_path, ".out")?;
     // One file for both: opened once, so that neither overwrites the other.
     let same = !run.stdout_path.is_empty() && run.stdout_path == run.stderr_path;
-    let stderr =
-        if same { None } else { Some(make(Step::Stderr, &run.stderr_path, ".err")?) };
+    let stderr = if same { None } else { Some(make(Step::Stderr, &run.stderr_path, ".err")?) };
     Ok((stdout, stderr))
 }
 
 /// Sets the memory limit and opens what the child must write itself into.
-fn joins(
-    order: &SpawnOrder,
-    descriptors: &mut Vec<OwnedFd>,
-) -> Result<Vec<RawFd>, StartFailure> {
+fn joins(order: &SpawnOrder, descriptors: &mut Vec<OwnedFd>) -> Result<Vec<RawFd>, StartFailure> {
     let Some(slot) = &order.slot else { return Ok(Vec::new()) };
     let files = slot
         .limit_memory(order.run.mem_bytes)
@@ -530,8 +522,8 @@ fn script_program(
 ) -> Result<Program, StartFailure> {
     let path = suffixed(run_file, ".script");
     let name = path.as_os_str().as_bytes().to_vec();
-    let fd = write_script(dir, &path, script, ids)
-        .map_err(|e| fault(Step::RunDirectory, &e, &name))?;
+    let fd =
+        write_script(dir, &path, script, ids).map_err(|e| fault(Step::RunDirectory, &e, &name))?;
     // The data directory is closed to other users: they reach their script by descriptor.
     let (run_as, keep_open) = match ids {
         Some(_) => (format!("/proc/self/fd/{}", fd.as_raw_fd()).into_bytes(), Some(fd.as_raw_fd())),
@@ -550,14 +542,18 @@ fn script_program(
 }
 
 /// Writes the script for its user alone and gives a descriptor to read it by.
-fn write_script(dir: &OwnedFd, path: &Path, script: &[u8], ids: Option<&Ids>) -> io::Result<OwnedFd> {
+fn write_script(
+    dir: &OwnedFd,
+    path: &Path,
+    script: &[u8],
+    ids: Option<&Ids>,
+) -> io::Result<OwnedFd> {
     let name = path.file_name().unwrap_or_default();
     match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
         Ok(()) | Err(rustix::io::Errno::NOENT) => {}
         Err(e) => return Err(e.into()),
     }
-    let flags =
-        OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::XUSR;
     let mut file = File::from(rustix::fs::openat(dir, name, flags, mode)?);
     file.write_all(script)?;

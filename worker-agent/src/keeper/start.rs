@@ -52,11 +52,7 @@ impl DataDir {
     fn open(path: &Path) -> io::Result<DataDir> {
         let file = File::open(path)?;
         let meta = file.metadata()?;
-        Ok(DataDir {
-            path: path.to_owned(),
-            fd: file.into(),
-            identity: (meta.dev(), meta.ino()),
-        })
+        Ok(DataDir { path: path.to_owned(), fd: file.into(), identity: (meta.dev(), meta.ino()) })
     }
 
     /// Whether its path still leads to it.
@@ -71,6 +67,8 @@ impl DataDir {
 
 /// `docket keeper --data DIR`, normally started by the guard.
 pub(super) fn main(dir: &Path, handed: Vec<RawFd>) -> i32 {
+    // Before anything is opened.
+    sys::close_others(&handed);
     let mut log = KeeperLog::open(dir, "keeper");
     let mut ready = None;
     match start(dir, &handed, &mut ready) {
@@ -97,7 +95,6 @@ fn start(
     handed: &[RawFd],
     failed: &mut Option<OwnedFd>,
 ) -> Result<(Keeper, Option<OwnedFd>), StartError> {
-    sys::close_others(handed);
     let mut fds = Vec::new();
     for &fd in handed {
         fds.push(sys::adopt_fd(fd).map_err(doing("descriptors handed down"))?);

@@ -102,7 +102,11 @@ pub(crate) fn peek_any() -> io::Result<Waited> {
     if pid == 0 {
         return Ok(Waited::Running);
     }
-    Ok(Waited::Ended(Reaped { pid: pid as u32, status: raw_status(code, value), rusage: rusage(&usage) }))
+    Ok(Waited::Ended(Reaped {
+        pid: pid as u32,
+        status: raw_status(code, value),
+        rusage: rusage(&usage),
+    }))
 }
 
 /// The raw wait status for what waitid splits in two.
@@ -154,9 +158,13 @@ pub(crate) fn calm_signals() -> io::Result<()> {
     // SAFETY: plain calls on a local set; changing dispositions to the default races with nothing,
     // for this runs before the second thread exists.
     unsafe {
+        // The kernel's own structure, all zero: the default. The C library would leave out two
+        // signals that it keeps for itself, and whoever launched us may have ignored those.
+        let default = [0u64; 4];
         for signal in 1..=libc::SIGRTMAX() {
-            // Refused for SIGKILL, SIGSTOP and glibc's own two: those are at their default.
-            libc::signal(signal, libc::SIG_DFL);
+            // Refused for SIGKILL and SIGSTOP, which have no other.
+            let old = ptr::null_mut::<u64>();
+            libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), old, 8usize);
         }
         let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
         libc::sigfillset(all.as_mut_ptr());
@@ -319,6 +327,7 @@ fn check(result: i32) -> io::Result<i32> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
 

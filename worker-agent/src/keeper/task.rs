@@ -43,12 +43,22 @@ pub(crate) struct Task {
 /// Where an attempt stands.
 pub(crate) enum Stage {
     /// With the spawner, or on its way there. A kill order waits until the process exists.
-    Spawning { kill: Option<(KillCause, u64)> },
+    Spawning {
+        kill: Option<(KillCause, u64)>,
+    },
     Running(Main),
     /// The main process is reaped, its end journalled; the rest of the tree is being killed.
-    Closing { finish: FinishFact, give_up_ms: u64, look_ms: u64, pause_ms: u64 },
+    Closing {
+        finish: FinishFact,
+        give_up_ms: u64,
+        look_ms: u64,
+        pause_ms: u64,
+    },
     /// Its outputs are being measured elsewhere.
-    Measuring { finish: FinishFact, until_ms: u64 },
+    Measuring {
+        finish: FinishFact,
+        until_ms: u64,
+    },
     /// Told with leftover processes; killing goes on.
     Lingering,
 }
@@ -166,13 +176,15 @@ fn earlier(a: Option<u64>, b: Option<u64>) -> Option<u64> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
     use crate::keeper::book::tests::key;
     use crate::keeper::{identity, procfs};
 
     fn running(limit: Option<u64>) -> Task {
-        let mut task = Task::new(Accepted { time_limit_ms: limit, ..Default::default() }, key(1), None);
+        let mut task =
+            Task::new(Accepted { time_limit_ms: limit, ..Default::default() }, key(1), None);
         let pid = std::process::id();
         let process = ProcessId { pid, start_ticks: procfs::stat(pid).unwrap().start_ticks };
         let pidfd = process.open().unwrap().unwrap();

@@ -1,0 +1,225 @@
+//! Ending jobs: nothing of a tree survives, with cgroups and without, and the cause is told right.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use proto::v1::keeper_request::Kind as Request;
+use proto::v1::{KeeperResume, KeeperSuspend, KillCause, Phase};
+
+use crate::runner::Test;
+use crate::world::{Job, Mode, World, exited, is_alive, modes, status_of, wait_for, wait_for_file};
+
+pub const TESTS: &[Test] = &[
+    ("a_tree_that_resists_leaves_nothing_alive", resisting_tree),
+    ("a_cancelled_job_is_told_with_its_own_status", cancelled),
+    ("a_background_process_ends_with_its_job", background),
+    ("a_cancel_that_comes_too_late_changes_nothing", too_late),
+    ("a_cancel_of_a_start_under_way_waits_for_it", cancelled_at_once),
+    ("a_single_signal_is_only_that", single_signal),
+    ("a_suspended_job_is_thawed_to_be_cancelled", suspended),
+    ("orders_for_what_is_unknown_are_noted", unknown),
+    ("the_next_attempt_waits_for_the_tree_of_the_last", next_attempt),
+    ("hundreds_live_and_die_together", hundreds),
+];
+
+/// Ignores SIGTERM in every process: children, a new session, a daemon, one without environment.
+fn resisting(world: &World, ready: &str) -> Job {
+    let file = world.open_path(ready).display().to_string();
+    let deaf = "trap '' TERM; while :; do sleep 1; done";
+    let mut job = Job::shell(
+        1,
+        &format!(
+            "trap '' TERM HUP; (sh -c \"{deaf}\") & setsid sh -c \"{deaf}\" & \
+             (setsid sh -c \"({deaf}) & exit 0\") ; nohup sh -c \"{deaf}\" >/dev/null 2>&1 & \
+             env -i PATH=$PATH KEEPER_WORLD=$KEEPER_WORLD sh -c \"{deaf}\" & \
+             sleep 0.1; touch {file}; {deaf}"
+        ),
+    );
+    job.spec.kill_grace_ms = Some(200);
+    job
+}
+
+fn resisting_tree() {
+    for mode in modes() {
+        let mut world = World::new(mode);
+        let job = resisting(&world, "ready");
+        world.run(&job);
+        let start = world.start_of(&job);
+        wait_for_file(&world.open_path("ready"));
+        let before = world.processes();
+        assert!(before.len() > 7, "{before:?}");
+        world.kill(&job, KillCause::Cancel, 0, None);
+        let finish = world.finish_of(&job);
+        assert_eq!((status_of(&finish), finish.leftover), (9, 0), "{mode:?} {}", world.log());
+        assert_eq!(finish.killed_for, KillCause::Cancel as i32);
+        let keepers = [world.guard_pid(), world.welcome.pid];
+        let left: Vec<u32> = before.into_iter().filter(|pid| is_alive(*pid)).collect();
+        assert!(left.iter().all(|pid| keepers.contains(pid)), "{mode:?}: {left:?}");
+        assert!(!is_alive(start.pid));
+        assert_eq!(world.pong().live, 0);
+    }
+}
+
+fn cancelled() {
+    let mut world = World::new(Mode::Best);
+    let ready = world.open_path("ready");
+    let text = format!("trap 'exit 123' TERM; touch {}; sleep 999 & wait", ready.display());
+    let job = Job::shell(1, &text);
+    world.run(&job);
+    wait_for_file(&ready);
+    world.kill(&job, KillCause::Cancel, 20_000, None);
+    let finish = world.finish_of(&job);
+    assert_eq!(status_of(&finish), exited(123));
+    assert_eq!(finish.killed_for, KillCause::Cancel as i32);
+    let plain = Job::shell(2, "sleep 999 & sleep 999");
+    world.run(&plain);
+    world.start_of(&plain);
+    world.kill(&plain, KillCause::Fenced, 20_000, None);
+    let finish = world.finish_of(&plain);
+    assert_eq!((status_of(&finish), finish.killed_for), (15, KillCause::Fenced as i32));
+    assert!(world.job_processes().is_empty());
+}
+
+fn background() {
+    for mode in modes() {
+        let mut world = World::new(mode);
+        let began = Instant::now();
+        let job = Job::shell(1, "sleep 300 & echo tail; exit 4");
+        let finish = world.outcome(&job);
+        assert_eq!((status_of(&finish), finish.leftover), (exited(4), 0));
+        assert_eq!(finish.killed_for, KillCause::Unspecified as i32, "it ended by itself");
+        assert!(began.elapsed() < Duration::from_secs(20));
+        assert_eq!(fs::read(world.run_file(&job, ".out")).unwrap(), b"tail\n");
+        assert!(world.job_processes().is_empty(), "{mode:?}");
+    }
+}
+
+fn too_late() {
+    let mut world = World::new(Mode::Best);
+    let job = Job::shell(1, "exit 0");
+    world.run(&job);
+    world.finish_of(&job);
+    world.kill(&job, KillCause::Cancel, 0, None);
+    world.pong();
+    let finishes = world.finishes(job.attempt_ref());
+    assert_eq!(finishes.len(), 1);
+    assert_eq!(finishes[0].killed_for, KillCause::Unspecified as i32);
+}
+
+fn cancelled_at_once() {
+    for mode in [Mode::Best, Mode::Marks] {
+        let mut world = World::new(mode);
+        let job = Job::argv(1, &["sleep", "999"]);
+        world.run(&job);
+        world.kill(&job, KillCause::Cancel, 10_000, None);
+        let finish = world.finish_of(&job);
+        assert_eq!((status_of(&finish), finish.killed_for), (15, KillCause::Cancel as i32));
+        assert!(finish.start.is_some());
+    }
+}
+
+fn single_signal() {
+    for mode in [Mode::Best, Mode::Marks] {
+        let mut world = World::new(mode);
+        let (ready, told) = (world.open_path("ready"), world.open_path("told"));
+        let text = format!(
+            "trap 'echo usr1 > {}' USR1; touch {}; while [ ! -s {} ]; do sleep 0.05; done; exit 6",
+            told.display(),
+            ready.display(),
+            told.display()
+        );
+        let job = Job::shell(1, &text);
+        world.run(&job);
+        wait_for_file(&ready);
+        world.kill(&job, KillCause::Cancel, 0, Some(libc::SIGUSR1 as u32));
+        let finish = world.finish_of(&job);
+        // The shell hears it; a sleep that was running dies of it, which the shell ignores.
+        assert_eq!(status_of(&finish), exited(6));
+        assert_eq!(finish.killed_for, KillCause::Unspecified as i32, "no kill sequence");
+    }
+}
+
+fn state_of(pid: u32) -> char {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('-')
+}
+
+fn suspended() {
+    for mode in modes() {
+        let mut world = World::new(mode);
+        let mut job = Job::shell(1, "while :; do :; done");
+        job.spec.time_limit_ms = Some(600_000);
+        world.run(&job);
+        let pid = world.start_of(&job).pid;
+        let (attempt, token) = (Some(job.attempt_ref()), Some(job.token()));
+        let order_id = world.order_id();
+        world.send(Request::Suspend(KeeperSuspend { order_id, attempt, token }));
+        wait_for("a stopped process", || (state_of(pid) == 'T').then_some(()));
+        assert_eq!(world.phase_of(&job), Some(Phase::Suspended));
+        let order_id = world.order_id();
+        world.send(Request::Resume(KeeperResume { order_id, attempt, token }));
+        wait_for("a running process", || (state_of(pid) != 'T').then_some(()));
+        assert_eq!(world.phase_of(&job), Some(Phase::Running));
+        let order_id = world.order_id();
+        world.send(Request::Suspend(KeeperSuspend { order_id, attempt, token }));
+        wait_for("a stopped process", || (state_of(pid) == 'T').then_some(()));
+        world.kill(&job, KillCause::Cancel, 20_000, None);
+        let finish = world.finish_of(&job);
+        assert_eq!((status_of(&finish), finish.killed_for), (15, KillCause::Cancel as i32));
+    }
+}
+
+fn unknown() {
+    let mut world = World::new(Mode::Best);
+    world.kill(&Job::shell(77, "true"), KillCause::Cancel, 0, None);
+    let noted = world.last_order_id();
+    let manifest = world.manifest();
+    assert_eq!((manifest.last_order, manifest.items.len()), (noted, 0));
+    assert!(world.facts.is_empty());
+}
+
+fn next_attempt() {
+    let mut world = World::new(Mode::Best);
+    let job = Job::argv(1, &["sleep", "999"]);
+    world.run(&job);
+    world.start_of(&job);
+    let mut next = job.clone();
+    next.attempt = 2;
+    world.run(&next);
+    let refused = world.until("a refusal", |world| {
+        world.facts.iter().find_map(|f| match &f.kind {
+            Some(proto::v1::fact::Kind::Refused(refused)) => Some(refused.clone()),
+            _ => None,
+        })
+    });
+    assert_eq!(refused.attempt, Some(next.attempt_ref()));
+    let failure = refused.failure.unwrap();
+    assert!(failure.node_fault && failure.errno == libc::EBUSY, "{failure:?}");
+    world.kill(&job, KillCause::Cancel, 20_000, None);
+    world.finish_of(&job);
+    next.attempt = 3;
+    next.spec.argv = vec![b"true".to_vec()];
+    assert_eq!(status_of(&world.outcome(&next)), 0);
+}
+
+fn hundreds() {
+    for mode in [Mode::Best, Mode::Marks] {
+        let mut world = World::new(mode);
+        let jobs: Vec<Job> = (1..=300).map(|n| Job::argv(n, &["sleep", "999"])).collect();
+        for job in &jobs {
+            world.run(job);
+        }
+        for job in &jobs {
+            world.start_of(job);
+        }
+        assert_eq!(world.pong().live, 300);
+        assert_eq!(world.manifest().items.len(), 300);
+        for job in &jobs {
+            world.kill(job, KillCause::Cancel, 20_000, None);
+        }
+        for job in &jobs {
+            assert_eq!(status_of(&world.finish_of(job)), 15, "{mode:?}");
+        }
+        assert_eq!(world.pong().live, 0);
+    }
+}

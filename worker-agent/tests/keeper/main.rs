@@ -1,0 +1,38 @@
+//! The keeper with real processes. This binary is its own keeper and guard: `launch` executes
+//! /proc/self/exe, so there is no test harness in between (`harness = false`); see `runner.rs`.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod client;
+mod crash;
+mod kill;
+mod runner;
+mod spawn;
+mod world;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use worker_agent::keeper;
+
+fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    match args.first() {
+        Some(first) if keeper::is_command(first) => {
+            ExitCode::from(keeper::main(args.into_iter()) as u8)
+        }
+        Some(first) if first == "launch" => match keeper::launch(Path::new(&args[1])) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => {
+                eprintln!("{e}");
+                ExitCode::FAILURE
+            }
+        },
+        _ => {
+            let code =
+                runner::run(&[spawn::TESTS, kill::TESTS, crash::TESTS, client::TESTS].concat());
+            world::remove_program();
+            code
+        }
+    }
+}
