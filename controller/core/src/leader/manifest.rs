@@ -79,10 +79,10 @@ impl ManifestFlow {
         Some((*next, at_join, page.clone()))
     }
 
-    /// The first page was judged: it and its number go.
-    fn judged_page(&mut self, number: u64) -> Option<ManifestPage> {
+    /// The first page was judged: it and its number go. `None` if that page is of an older manifest.
+    fn judged_page(&mut self, asked: u64, number: u64) -> Option<ManifestPage> {
         let Stage::Coming { pages, next, in_flight, .. } = &mut self.stage else { return None };
-        if in_flight.is_none() || *next != number {
+        if in_flight.is_none() || (self.nonce, *next) != (asked, number) {
             return None;
         }
         *in_flight = None;
@@ -144,17 +144,17 @@ pub(super) fn advance(session: &mut Session, turn: &mut Turn<'_>) {
         last_order: page.last_order,
         last_seq: page.last_seq,
         page: number,
+        asked: page.asked,
     }));
 }
 
-/// A page whose proposal was lost is proposed again.
-pub(super) fn tick(session: &mut Session, turn: &mut Turn<'_>) {
-    if let Stage::Coming { in_flight, .. } = &mut session.manifest.stage
-        && in_flight.is_some_and(|since| turn.lost(since))
-    {
-        *in_flight = None;
+/// Was the proposal of a page lost? Then the whole manifest has to be asked for anew: proposed twice,
+/// an old page could be judged after what it led to, and end a task that runs by now.
+pub(super) fn lost(session: &Session, turn: &Turn<'_>) -> bool {
+    match &session.manifest.stage {
+        Stage::Coming { in_flight: Some(since), .. } => turn.lost(*since),
+        _ => false,
     }
-    advance(session, turn);
 }
 
 /// A `ManifestCommand` was applied, as the command with that order id.
@@ -170,7 +170,7 @@ pub(super) fn applied(
     if session.join.incarnation != command.incarnation {
         return;
     }
-    let Some(page) = session.manifest.judged_page(command.page) else { return };
+    let Some(page) = session.manifest.judged_page(command.asked, command.page) else { return };
     match outcome {
         Outcome::Manifest(verdicts) => judged(reign, turn, id, order, &page, verdicts),
         // The facts it rests on are on their way again: it stays the next page.

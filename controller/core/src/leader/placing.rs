@@ -19,9 +19,17 @@ const LOOK_AGAIN_MS: u64 = 1_000;
 pub(super) struct Placing {
     /// Something may fit that did not.
     wanted: bool,
-    /// Assigns proposed and not applied, and since when.
-    in_flight: Option<(usize, u64)>,
+    in_flight: Option<InFlight>,
     looked_ms: u64,
+}
+
+/// A plan that is proposed and not applied to its end.
+#[derive(Debug)]
+struct InFlight {
+    /// Assigns to come, at least 1.
+    open: usize,
+    since_ms: u64,
+    stale: bool,
 }
 
 impl Placing {
@@ -30,22 +38,21 @@ impl Placing {
         self.wanted = true;
     }
 
-    /// An `Assign` was applied. A stale one shows that the plan was made on an older state.
+    /// An `Assign` was applied. A plan of which nothing was stale is followed by the next at once; else
+    /// something else is about to change, and if nothing does, time looks again: never in a loop.
     pub fn answered(&mut self, outcome: &Outcome) {
-        self.wanted |= !matches!(outcome, Outcome::Assigned);
-        self.in_flight = match self.in_flight {
-            Some((count, since)) if count > 1 => Some((count - 1, since)),
-            Some(_) => {
-                self.wanted = true;
-                None
-            }
-            None => None,
-        };
+        let Some(plan) = &mut self.in_flight else { return };
+        plan.stale |= !matches!(outcome, Outcome::Assigned);
+        plan.open -= 1;
+        if plan.open == 0 {
+            self.wanted |= !plan.stale;
+            self.in_flight = None;
+        }
     }
 
     /// Time passed: a lost plan is made anew.
     pub fn tick(&mut self, turn: &Turn<'_>) {
-        if self.in_flight.is_some_and(|(_, since)| turn.lost(since)) {
+        if self.in_flight.as_ref().is_some_and(|plan| turn.lost(plan.since_ms)) {
             self.in_flight = None;
             self.wanted = true;
         }
@@ -71,9 +78,10 @@ pub(super) fn run(reign: &mut Reign, turn: &mut Turn<'_>) {
         return;
     }
     let plan = scheduler::plan(turn.ledger, &reachable, PLACEMENTS_MAX);
-    let count = plan.placements.len();
+    let open = plan.placements.len();
     for placement in plan.placements {
         turn.propose_command(placement.to_command());
     }
-    reign.placing.in_flight = (count > 0).then_some((count, turn.now));
+    let plan = InFlight { open, since_ms: turn.now, stale: false };
+    reign.placing.in_flight = (open > 0).then_some(plan);
 }

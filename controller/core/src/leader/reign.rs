@@ -162,7 +162,11 @@ impl Reign {
         join::tick(self, turn);
         for session in self.sessions.values_mut() {
             facts::tick(session, turn);
-            manifest::tick(session, turn);
+            manifest::advance(session, turn);
+        }
+        let lost = |session: &&Session| manifest::lost(session, turn);
+        for id in self.sessions.values().filter(lost).map(|s| s.id).collect::<Vec<_>>() {
+            manifest::ask(self, turn, id);
         }
         timers::tick(self, turn);
         self.placing.tick(turn);

@@ -222,6 +222,7 @@ fn manifest_of(
         last_order: u64::MAX,
         last_seq: known.map_or(0, |agent| agent.high().0),
         page: 0,
+        asked: 0,
     })
 }
 

@@ -117,6 +117,7 @@ impl World {
             last_order: 0,
             last_seq: known.high().0,
             page: 0,
+            asked: 0,
         }
     }
 
