@@ -50,13 +50,6 @@ impl Options {
     }
 }
 
-/// Blocks are zeroed ahead up to multiples of this: at most twice the bytes are written, and one
-/// journal commit serves some thousand small frames.
-const AHEAD_BYTES: u64 = 256 << 10;
-/// Longer frames touch so many blocks at once that nothing is gained.
-const SHORT_BYTES: u64 = 64 << 10;
-static AHEAD: [u8; AHEAD_BYTES as usize] = [0; AHEAD_BYTES as usize];
-
 /// How many times longer each next segment is.
 const GROWTH: u64 = 4;
 /// The closing seal always has its room.
@@ -74,8 +67,6 @@ pub(crate) struct Active<F> {
     /// Where the next frame goes.
     pub offset: u64,
     pub salt: u64,
-    /// Up to here blocks were written, not only allocated.
-    pub touched: u64,
     /// Whether its closing seal is on disk: only a new segment can take the next frame.
     pub closed: bool,
 }
@@ -83,26 +74,6 @@ pub(crate) struct Active<F> {
 impl<F> Active<F> {
     fn open_bytes(&self) -> u64 {
         if self.closed { 0 } else { self.bytes.saturating_sub(self.offset + CLOSE_BYTES) }
-    }
-}
-
-impl<F: StorageFile> Active<F> {
-    /// Writes `bytes` of frame at the end. A short frame on blocks that were only allocated takes
-    /// zeros for the blocks behind it along: turning such a block into a written one goes through
-    /// the file system's journal, and an fdatasync then waits for whatever else is in there. So
-    /// that is paid once for many frames instead of once for each block.
-    fn write(&self, mut parts: Vec<IoSlice<'_>>, bytes: u64) -> io::Result<u64> {
-        let end = self.offset + bytes;
-        let ahead = if end > self.touched && bytes <= SHORT_BYTES {
-            end.next_multiple_of(AHEAD_BYTES).min(self.bytes).saturating_sub(end)
-        } else {
-            0
-        };
-        if ahead > 0 {
-            parts.push(IoSlice::new(&AHEAD[..ahead as usize]));
-        }
-        self.file.file.write_at(self.offset, &parts)?;
-        Ok(self.touched.max(end + ahead))
     }
 }
 
@@ -224,7 +195,7 @@ impl<S: Storage> Log<S> {
             ..FrameHeader::empty(FrameKind::Batch, self.next_batch, self.durable)
         };
         let encoded = self.encoder.0.encode(header, records.clone(), &cut_terms);
-        let written = self.active.write(encoded.parts, bytes);
+        let written = self.active.file.file.write_at(self.active.offset, &encoded.parts);
         self.written(written, bytes)?;
         self.publish(records, &cut_terms, bytes);
         Ok(self.next_batch - 1)
@@ -425,12 +396,9 @@ impl<S: Storage> Log<S> {
     }
 
     /// Judges a write of `bytes` at the end of the active segment.
-    fn written(&mut self, written: io::Result<u64>, bytes: u64) -> Result<(), WriteError> {
+    fn written(&mut self, written: io::Result<()>, bytes: u64) -> Result<(), WriteError> {
         match written {
-            Ok(touched) => {
-                self.active.touched = touched;
-                Ok(())
-            }
+            Ok(()) => Ok(()),
             Err(e) if is_no_space(&e) => {
                 // A copy-on-write file system can run out inside allocated space. What got
                 // through must not come back as a batch that was refused: void its header.
@@ -486,7 +454,7 @@ impl<S: Storage> Log<S> {
             ..FrameHeader::empty(kind, self.next_batch, self.durable)
         };
         let frame = header.encode();
-        let written = self.active.write(vec![IoSlice::new(&frame)], CLOSE_BYTES);
+        let written = self.active.file.file.write_at(self.active.offset, &[IoSlice::new(&frame)]);
         self.written(written, CLOSE_BYTES)?;
         self.active.offset += CLOSE_BYTES;
         self.next_batch += 1;

@@ -221,7 +221,6 @@ fn parts<S: Storage>(
         file,
         bytes,
         offset: replay.offset,
-        touched: replay.offset,
         salt: header.salt,
         closed: replay.closed,
     };

@@ -108,7 +108,6 @@ impl<S: Storage> Log<S> {
             file: Arc::clone(&file),
             bytes: spare.bytes,
             offset: HEADER_BYTES,
-            touched: HEADER_BYTES,
             salt: header.salt,
             closed: false,
         };
