@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::proposer::{self, ProposerHandle, ProposerParts, Queues};
 use crate::pump::{self, PumpHandle, PumpParts, SnapshotDue};
 use crate::raft::{
-    LogStore, Node, NodeOptions, NodeStartError, SnapshotMeta, Snapshots, SnapshotsError,
+    Archive, LogStore, Node, NodeOptions, NodeStartError, SnapshotMeta, Snapshots, SnapshotsError,
     StoreError,
 };
 use crate::rpc::{self, About, Gate, Shared, ShutdownRequest, Sources};
@@ -128,6 +128,9 @@ pub async fn start(config: Config, sources: Sources) -> Result<Controller, Start
     };
     let (proposer, serving) = proposer::start(queues, parts, &tasks, stop_all.clone());
     tasks.spawn(stop_all.clone().run_until_cancelled_owned(tick(pump.clone(), leader.tick_ms)));
+    tasks.spawn(
+        stop_all.clone().run_until_cancelled_owned(end_waiting(failure.clone(), stop_all.clone())),
+    );
     until_serving(serving, &failure).await?;
     warn_of_differences(&config, &pump).await;
     let parts = Parts { node, pump, proposer, tasks, stop_all, failure };
@@ -158,7 +161,7 @@ fn open(config: &Config, failure: Failure) -> Result<Opened, StartError> {
         return Err(StartError::LogLost { dir: config.data.display().to_string() });
     }
     directory.confirm()?;
-    let archive = directory.archive();
+    let archive = Archive { dir: directory.archive(), retention: config.history_retention };
     let failing = failure.clone();
     let store = LogStore::start(log, &recovered, Arc::clone(&snapshots), archive, failing)?;
     Ok(Opened { directory, identity, ledger, meta, snapshots, store, failure })
@@ -193,6 +196,12 @@ fn bootstrap(config: &Config, identity: &Identity) -> v1::ConfigureCommand {
     }
 }
 
+/// When the process must end, nobody waits on: dropping the proposer answers "outcome unknown".
+async fn end_waiting(failure: Failure, stop_all: CancellationToken) {
+    failure.failed().await;
+    stop_all.cancel();
+}
+
 /// The pulse of the leader's duties.
 async fn tick(pump: PumpHandle, every_ms: u64) {
     let mut interval = tokio::time::interval(Duration::from_millis(every_ms));
@@ -223,7 +232,7 @@ async fn until_serving(
 
 /// The ledger's values are in force; a file that says otherwise must not mislead its reader.
 async fn warn_of_differences(config: &Config, pump: &PumpHandle) {
-    let Ok(policy) = pump.read(|view| view.ledger.policy().clone()).await else { return };
+    let Ok(policy) = pump.read(|view| *view.ledger.policy()).await else { return };
     for (key, file, ledger) in config.differences(&policy) {
         tracing::warn!(
             "{key} is {ledger} in this cluster, not {file} as configured here; change it with \

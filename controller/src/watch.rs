@@ -107,6 +107,9 @@ mod tests {
         }
         // The last one was alive when its registration swept the others.
         assert_eq!(watchers.registered, 1);
-        assert_eq!(watchers.by_job.keys().copied().collect::<Vec<_>>(), [JobId(SWEEP_FIRST as u64)]);
+        assert_eq!(
+            watchers.by_job.keys().copied().collect::<Vec<_>>(),
+            [JobId(SWEEP_FIRST as u64)]
+        );
     }
 }

@@ -1,7 +1,9 @@
 //! One controller, started for real on a temporary directory and asked over gRPC in memory: what
 //! it acknowledged is there after a restart, and its log begins each term as it must.
 
-use controller::{Config, Controller, Sources, SnapshotEvery, StartError};
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use controller::{Config, Controller, SnapshotEvery, Sources, StartError};
 use hyper_util::rt::TokioIo;
 use prost::Message as _;
 use proto::v1::{self, cluster_client::ClusterClient, jobs_client::JobsClient};
@@ -67,7 +69,8 @@ fn a_job() -> v1::SubmitRequest {
         dir: b"/tmp".to_vec(),
         ..v1::JobSpec::default()
     };
-    let env = v1::EnvBlob { vars: vec![b"A=1".to_vec(), [b"B=".to_vec(), vec![b'b'; 2000]].concat()] };
+    let env =
+        v1::EnvBlob { vars: vec![b"A=1".to_vec(), [b"B=".to_vec(), vec![b'b'; 2000]].concat()] };
     v1::SubmitRequest { spec: Some(spec), env: Some(env), ..v1::SubmitRequest::default() }
 }
 

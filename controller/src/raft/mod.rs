@@ -2,6 +2,7 @@
 //! It never knows jobs: entries are bytes, applied by the pump, kept by the wal.
 //! Begin reading with `node.rs`; `types.rs` pins the one instantiation of `Raft`.
 
+mod archive;
 mod codec;
 mod machine;
 mod network;
@@ -11,6 +12,7 @@ mod storage;
 mod tail;
 mod types;
 
+pub use archive::Archive;
 pub use node::{Node, NodeOptions, NodeStartError, ReadError};
 pub use snapshots::{Snapshots, SnapshotsError};
 pub use storage::{LogStore, StoreError};

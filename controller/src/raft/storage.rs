@@ -3,6 +3,7 @@
 //!
 //! Reads see unsynced entries at once; flush callbacks fire only after the real fdatasync.
 
+use super::archive::Archive;
 use super::codec::{
     CodecError, decode_entry, decode_vote, encode_payload, encode_vote, index_of, position_of,
 };
@@ -14,7 +15,6 @@ use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, RangeBounds};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::sync::oneshot;
 use wal::{Record, Recovered, Writer};
@@ -31,7 +31,7 @@ struct Shared {
     writer: RwLock<Option<Arc<Writer>>>,
     view: Arc<Mutex<View>>,
     snapshots: Arc<Snapshots>,
-    archive: PathBuf,
+    archive: Archive,
     failure: Failure,
 }
 
@@ -64,7 +64,7 @@ impl LogStore {
         log: wal::Log<S>,
         recovered: &Recovered,
         snapshots: Arc<Snapshots>,
-        archive: PathBuf,
+        archive: Archive,
         failure: Failure,
     ) -> Result<LogStore, StoreError> {
         let view = Arc::new(Mutex::new(View::recover(&log, recovered)?));
@@ -143,6 +143,16 @@ impl LogStore {
         let (done, skipped) = oneshot::channel();
         writer.skip_to(position, upto.leader_id.term, self.report(done));
         skipped.await.unwrap_or_else(|_| Err(io::Error::other("the log's writer has ended")))
+    }
+
+    async fn prune_archive(&self) -> io::Result<()> {
+        let archive = self.0.archive.clone();
+        let pruned = tokio::task::spawn_blocking(move || archive.prune()).await;
+        if let Err(e) = pruned.map_err(io::Error::other)? {
+            // Tried again with the next snapshot.
+            tracing::warn!("old segments of the archive stay: {e}");
+        }
+        Ok(())
     }
 
     fn read_disk(&self, from: u64, end: u64) -> io::Result<Vec<Entry>> {
@@ -332,9 +342,9 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             // The receiver is gone only when raft was dropped meanwhile.
             let _ = done.send(result);
         };
-        self.writer()?.purge(position, Some(self.0.archive.clone()), Box::new(report));
+        self.writer()?.purge(position, Some(self.0.archive.dir.clone()), Box::new(report));
         match purged.await {
-            Ok(Ok(())) => Ok(()),
+            Ok(Ok(())) => self.prune_archive().await,
             // The log stays usable and the segment is tried again with the next snapshot.
             Ok(Err(e @ wal::WriteError::Purge { .. })) => {
                 tracing::warn!("old log segments stay: {e}");

@@ -5,18 +5,22 @@ use super::convert::{self, ValidSubmit};
 use super::identity::{Caller, caller};
 use super::logs::{self, Broker};
 use super::server::{Shared, in_time};
-use super::status::{code_number, rejected, unexpected};
+use super::status::{answer_too_large, code_number, rejected, unexpected};
 use super::{cancel, list, wait};
 use crate::proposer::{Accepted, Pending};
 use docket_core::ledger::{Outcome, Rejection};
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt as _};
+use prost::Message as _;
 use proto::v1;
 use tonic::{Request, Response, Status, Streaming};
 
 /// Submits of one stream that wait for their outcome: several full batches, so that gathering
 /// never waits for an acknowledgement.
 const UNACKNOWLEDGED_MAX: usize = 8192;
+
+/// What gRPC clients take by default, 4 MiB, with some room for framing.
+const ANSWER_MAX_BYTES: usize = 4 * 1024 * 1024 - 4096;
 
 /// The service.
 #[derive(Clone)]
@@ -104,8 +108,11 @@ impl v1::jobs_server::Jobs for Jobs {
     async fn get(&self, request: Request<v1::GetRequest>) -> Answer<v1::GetAnswer> {
         let jobs = convert::job_ids(&request.into_inner().jobs)?;
         self.shared.linearizable().await?;
-        let tasks = self.shared.tasks(jobs).await?;
-        Ok(Response::new(v1::GetAnswer { tasks }))
+        let answer = v1::GetAnswer { tasks: self.shared.tasks(jobs).await? };
+        match answer.encoded_len() {
+            0..=ANSWER_MAX_BYTES => Ok(Response::new(answer)),
+            bytes => Err(answer_too_large(bytes, ANSWER_MAX_BYTES)),
+        }
     }
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Answer<v1::ListAnswer> {

@@ -4,6 +4,7 @@
 use super::convert::{Filter, ValidList};
 use super::server::{Cursor, Scan, Shared, counts_to_wire};
 use docket_core::ledger::{Job, StateName};
+use prost::Message as _;
 use proto::{JobId, v1};
 use std::collections::BTreeMap;
 use tonic::Status;
@@ -42,6 +43,8 @@ impl Filter {
 #[derive(Default)]
 struct Page {
     tasks: Vec<v1::Task>,
+    bytes: usize,
+    full: bool,
     next_below: Option<JobId>,
     counts: BTreeMap<StateName, u64>,
     older_ended: u64,
@@ -68,6 +71,10 @@ pub async fn list(shared: &Shared, request: ValidList) -> Result<v1::ListAnswer,
     })
 }
 
+/// A page is full at this many bytes: with one more task, a specification of 1 MiB, it stays below
+/// what gRPC clients take by default, 4 MiB.
+const PAGE_MAX_BYTES: usize = 2 * 1024 * 1024;
+
 /// Wire forms are dearer than looks: a slice that wrote this many ends early.
 const WRITTEN_SLICE: usize = 512;
 
@@ -90,15 +97,15 @@ fn take(
     if below.is_some_and(|below| job.id() >= below) {
         return Scan::More;
     }
-    if page.tasks.len() < limit {
-        page.tasks.push(job.to_wire(ledger));
-        if page.tasks.len() % WRITTEN_SLICE == 0 {
-            return Scan::Enough;
-        }
-    } else if page.next_below.is_none() {
+    if page.full {
         page.next_below = page.tasks.last().map(|task| JobId(task.job));
+        return Scan::More;
     }
-    Scan::More
+    let task = job.to_wire(ledger);
+    page.bytes += task.encoded_len();
+    page.tasks.push(task);
+    page.full = page.tasks.len() >= limit || page.bytes >= PAGE_MAX_BYTES;
+    if page.tasks.len().is_multiple_of(WRITTEN_SLICE) { Scan::Enough } else { Scan::More }
 }
 
 /// Ids of all jobs that match, oldest first.

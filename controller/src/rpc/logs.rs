@@ -4,8 +4,8 @@
 
 use super::bulk::{BulkBroker, BulkError, BulkReader};
 use super::convert;
-use super::server::Shared;
-use super::status::{agent_away, evicted, no_such_job, output_gone, status, stopping};
+use super::server::{Shared, found};
+use super::status::{agent_away, output_gone, status, stopping};
 use crate::pump::View;
 use crate::watch::Watcher;
 use docket_core::ledger::{Ended, Job, Ledger, State};
@@ -77,16 +77,12 @@ pub async fn logs(
 }
 
 async fn look(shared: &Shared, job: JobId, request: &v1::LogsRequest) -> Result<Source, Status> {
-    let request = request.clone();
+    let request = *request;
     shared.pump.read(move |view: View<'_>| source(view.ledger, job, &request)).await?
 }
 
 fn source(ledger: &Ledger, id: JobId, request: &v1::LogsRequest) -> Result<Source, Status> {
-    let job = match ledger.job(id) {
-        Some(job) => job,
-        None if ledger.evicted(id) => return Err(evicted(id.0)),
-        None => return Err(no_such_job(id.0, ledger.next_job_id().0 - 1)),
-    };
+    let job = found(ledger, id)?;
     if let Some(attempt) = request.attempt.filter(|attempt| *attempt != job.attempt()) {
         return Err(output_gone(format!(
             "job {id} is at attempt {}: output of attempt {attempt} is not on record",

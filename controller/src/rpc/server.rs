@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::proposer::{Accepted, Pending, ProposerHandle};
 use crate::pump::{PumpHandle, View};
 use crate::raft::Node;
-use docket_core::ledger::Ledger;
+use docket_core::ledger::{Job, Ledger};
 use futures::{Stream, StreamExt as _};
 use proto::{JobId, v1};
 use std::collections::BTreeMap;
@@ -124,13 +124,22 @@ impl Shared {
         Ok(self.proposer.enqueue(command, blobs).await?)
     }
 
+    /// NOT_FOUND for the first id that names no job.
+    pub async fn check_ids(&self, jobs: Vec<JobId>) -> Result<(), Status> {
+        let look = move |view: View<'_>| {
+            jobs.iter().try_for_each(|id| found(view.ledger, *id).map(|_| ()))
+        };
+        self.pump.read(look).await?
+    }
+
     /// The tasks of `jobs`, in that order. An id that names none is NOT_FOUND.
     pub async fn tasks(&self, jobs: Vec<JobId>) -> Result<Vec<v1::Task>, Status> {
         let mut tasks = Vec::with_capacity(jobs.len());
         for slice in jobs.chunks(FETCH_SLICE) {
             let slice = slice.to_vec();
             let look = move |view: View<'_>| {
-                slice.iter().map(|id| task(view.ledger, *id)).collect::<Result<Vec<_>, _>>()
+                let wire = |id: &JobId| found(view.ledger, *id).map(|job| job.to_wire(view.ledger));
+                slice.iter().map(wire).collect::<Result<Vec<_>, _>>()
             };
             tasks.extend(self.pump.read(look).await??);
         }
@@ -142,7 +151,7 @@ impl Shared {
         &self,
         from: Cursor,
         state: A,
-        take: impl Fn(&mut A, &Ledger, &docket_core::ledger::Job) -> Scan + Send + 'static,
+        take: impl Fn(&mut A, &Ledger, &Job) -> Scan + Send + 'static,
     ) -> Result<(Cursor, A), Status> {
         let below = match from {
             Cursor::Newest => None,
@@ -198,10 +207,10 @@ pub async fn in_time(
     }
 }
 
-/// The wire form of a job, or why there is none.
-pub fn task(ledger: &Ledger, id: JobId) -> Result<v1::Task, Status> {
+/// The job of an id, or why there is none.
+pub fn found(ledger: &Ledger, id: JobId) -> Result<&Job, Status> {
     match ledger.job(id) {
-        Some(job) => Ok(job.to_wire(ledger)),
+        Some(job) => Ok(job),
         None if ledger.evicted(id) => Err(status::evicted(id.0)),
         None => Err(status::no_such_job(id.0, ledger.next_job_id().0 - 1)),
     }

@@ -55,6 +55,12 @@ pub fn not_allowed(message: impl Into<String>) -> Status {
     status(Code::PermissionDenied, "not-allowed", message)
 }
 
+/// More was asked for than one answer may carry.
+pub fn answer_too_large(bytes: usize, max: usize) -> Status {
+    let message = format!("the answer has {bytes} bytes, and {max} fit: ask for fewer ids at once");
+    status(Code::ResourceExhausted, "answer-too-large", message)
+}
+
 /// The controller is stopping; ask again in a moment.
 pub fn stopping() -> Status {
     status(Code::Unavailable, "stopping", "the controller is stopping; try again")

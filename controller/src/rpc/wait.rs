@@ -15,6 +15,9 @@ use tonic::Status;
 /// leader hears most agents within seconds (design 3).
 const HUSH: Duration = Duration::from_secs(5);
 
+/// Tasks in memory at once, each with a specification of 1 MiB at most.
+const SLICE: usize = 64;
+
 /// Follows `jobs`. An id that names no job ends the stream with NOT_FOUND, before any message.
 pub async fn wait(
     shared: Shared,
@@ -22,21 +25,22 @@ pub async fn wait(
 ) -> Result<impl Stream<Item = Result<v1::Task, Status>> + Send + 'static, Status> {
     shared.linearizable().await?;
     let watcher = shared.pump.watch(jobs.clone()).await?;
-    let first = shared.tasks(jobs).await?;
+    shared.check_ids(jobs.clone()).await?;
     Ok(async_stream::try_stream! {
         let mut following = Following::default();
-        for task in first {
-            if let Some(task) = following.tell(task) {
-                yield task;
-            }
-        }
-        while !following.live.is_empty() {
-            let due = following.next(&watcher).await;
-            for task in shared.tasks(due).await? {
-                if let Some(task) = following.tell(task) {
-                    yield task;
+        let mut due = jobs;
+        loop {
+            for slice in due.chunks(SLICE) {
+                for task in shared.tasks(slice.to_vec()).await? {
+                    if let Some(task) = following.tell(task) {
+                        yield task;
+                    }
                 }
             }
+            if following.live.is_empty() {
+                break;
+            }
+            due = following.next(&watcher).await;
         }
     })
 }
@@ -45,9 +49,19 @@ pub async fn wait(
 #[derive(Default)]
 struct Following {
     /// The last message of each job that is not terminal.
-    live: BTreeMap<JobId, v1::Task>,
+    live: BTreeMap<JobId, Told>,
     /// Jobs that became unknown, and when that is told.
     hushed: BTreeMap<JobId, Instant>,
+}
+
+/// What the last message of a job said, as far as it matters for the next one.
+struct Told {
+    position: u64,
+    transient: bool,
+    state: String,
+    substate: String,
+    attempt: u32,
+    node: Option<String>,
 }
 
 impl Following {
@@ -86,22 +100,33 @@ impl Following {
             }
         }
         let claimed_again = self.hushed.remove(&job).is_some() && !task.transient;
-        if claimed_again && told.is_some_and(|told| same_to_people(told, &task)) {
-            self.live.insert(job, task);
-            return None;
-        }
+        let now = Told::of(&task);
+        let same = claimed_again && told.is_some_and(|told| told.same_to_people(&now));
         if task.terminal {
             self.live.remove(&job);
         } else {
-            self.live.insert(job, task.clone());
+            self.live.insert(job, now);
         }
-        Some(task)
+        (!same).then_some(task)
     }
 }
 
-fn same_to_people(told: &v1::Task, now: &v1::Task) -> bool {
-    (&told.state, &told.substate, told.attempt, &told.node)
-        == (&now.state, &now.substate, now.attempt, &now.node)
+impl Told {
+    fn of(task: &v1::Task) -> Told {
+        Told {
+            position: task.position,
+            transient: task.transient,
+            state: task.state.clone(),
+            substate: task.substate.clone(),
+            attempt: task.attempt,
+            node: task.node.clone(),
+        }
+    }
+
+    fn same_to_people(&self, now: &Told) -> bool {
+        (&self.state, &self.substate, self.attempt, &self.node)
+            == (&now.state, &now.substate, now.attempt, &now.node)
+    }
 }
 
 #[cfg(test)]

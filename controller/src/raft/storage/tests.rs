@@ -20,7 +20,7 @@ fn open_on<S: wal::Storage + Send + 'static>(
     let (snapshots, _, _) = Snapshots::open(disk).unwrap();
     let (log, recovered) = wal::Log::open(storage, OWNER, options).unwrap();
     let failure = Failure::default();
-    let archive = dir.join("archive");
+    let archive = Archive { dir: dir.join("archive"), retention: Default::default() };
     let store =
         LogStore::start(log, &recovered, Arc::new(snapshots), archive, failure.clone()).unwrap();
     (store, failure)
