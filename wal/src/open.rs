@@ -108,7 +108,8 @@ fn drop_leftovers<S: Storage>(
     storage.sync_dir().map_err(io_error("sync", "the directory"))
 }
 
-/// Deletes what lies behind a torn frame, newest first, and zeroes its bytes.
+/// Deletes what lies behind a torn frame, newest first, and zeroes its bytes. The zeros become
+/// durable in [`make_durable`], of which this segment is now the last.
 fn erase_tail<S: Storage>(
     storage: &S,
     segments: &[Segment<S::File>],
@@ -127,7 +128,6 @@ fn erase_tail<S: Storage>(
         segment.file.write_at(at, &part).map_err(io_error("write to", &segment.name))?;
         at += step;
     }
-    segment.file.sync_all().map_err(io_error("sync", &segment.name))?;
     let (file, reason) = (segment.name.clone(), torn.reason.clone());
     let bytes = torn.dirty_end - torn.offset;
     tracing::warn!(%file, offset = torn.offset, bytes, %reason, "cut a torn tail off the log");
