@@ -162,7 +162,7 @@ pub(super) fn applied(
     let waiting = waiting.map(|(id, _)| *id);
     match (waiting, outcome) {
         (Some(id), Outcome::AgentUp) => welcome(reign, turn, id),
-        (None, Outcome::AgentUp) => orphaned(reign, join),
+        (None, Outcome::AgentUp) => orphaned(reign, turn, join),
         (Some(id), Outcome::Rejected(rejection)) => {
             let fatal = !matches!(rejection, Rejection::TooManyAgents { .. });
             refuse(reign, turn, id, Refusal { reason: rejection.to_string(), fatal });
@@ -175,13 +175,16 @@ pub(super) fn applied(
     }
 }
 
-/// Its stream ended before the answer: the agent is counted silent from now on.
-fn orphaned(reign: &mut Reign, join: &Join) {
-    let fresh = || Life::inherited(join.incarnation, Pulse::Counting { quiet_ms: 0 });
-    let life = reign.lives.entry(join.agent_id.clone()).or_insert_with(fresh);
-    if life.session.is_none() {
-        life.incarnation = join.incarnation;
-        life.pulse = Pulse::Counting { quiet_ms: 0 };
+/// Its stream ended before the answer, and still it is the newest session for the ledger: an older one
+/// that is open counts no longer, and the agent is silent until it joins again.
+fn orphaned(reign: &mut Reign, turn: &mut Turn<'_>, join: &Join) {
+    let counting = Pulse::Counting { quiet_ms: 0 };
+    let life = Life::inherited(join.incarnation, counting);
+    let older = reign.lives.insert(join.agent_id.clone(), life);
+    if let Some(id) = older.and_then(|older| older.session) {
+        reign.sessions.remove(&id);
+        turn.close(id);
+        rival_gone(reign, turn, id);
     }
 }
 

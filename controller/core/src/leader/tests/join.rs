@@ -167,3 +167,18 @@ fn a_join_whose_proposal_is_lost_is_told_to_come_again() {
     world.pass(10_000);
     assert!(world.take(session)[0].starts_with("refused: the join could not be recorded"));
 }
+
+#[test]
+fn a_join_whose_stream_ended_before_it_was_applied_still_ends_the_older_session() {
+    let mut world = World::new();
+    let first = world.joined(join(1), vec![]);
+    world.hold = true;
+    let second = world.open(rejoin(2, 7, 1));
+    world.close(second, SessionEnd::Fin);
+    world.hold = false;
+    world.commit();
+    assert!(world.closed(first) && world.reachable().is_empty());
+    let third = world.joined(rejoin(3, 7, 1), vec![]);
+    assert!(world.take(third).is_empty());
+    assert_eq!(world.reachable(), ["a1"]);
+}

@@ -148,16 +148,21 @@ fn pages_are_judged_one_by_one_and_orders_wait_for_the_last() {
 }
 
 #[test]
-fn a_page_whose_proposal_is_lost_is_proposed_again() {
+fn a_manifest_whose_proposal_is_lost_is_asked_for_anew_and_the_old_page_never_goes_twice() {
     let mut world = World::new();
     let session = world.open(join(1));
     world.take(session);
     world.hold = true;
     world.manifest(session, 0, vec![], 0, 0);
-    world.waiting.clear();
+    let slow = std::mem::take(&mut world.waiting);
     world.hold = false;
     world.pass(5_000);
     world.beats(session, 10_000);
+    assert_eq!(world.take(session), ["manifest 1"]);
+    world.waiting = slow;
+    world.commit();
+    assert!(world.reachable().is_empty(), "it comes after all: its verdicts are those of nobody");
+    world.manifest(session, 1, vec![], 0, 0);
     assert_eq!(world.reachable(), ["a1"]);
 }
 

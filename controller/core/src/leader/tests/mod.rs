@@ -1,6 +1,7 @@
 //! The leader's duties against a real ledger, told as scripts.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a surprise must end the test")]
 
+mod chaos;
 mod join;
 mod judge;
 mod loss;

@@ -91,6 +91,8 @@ impl World {
 
     /// Applies what waits, and what that leads to.
     pub fn commit(&mut self) {
+        let last = self.proposed.len().saturating_sub(10);
+        assert!(last < 3_000, "it proposes without end: {:?}", &self.proposed[last..]);
         while !self.waiting.is_empty() {
             let batch: Vec<v1::Command> = self.waiting.drain(..).collect();
             self.apply_commands(batch);
