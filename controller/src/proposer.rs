@@ -380,3 +380,66 @@ fn stamped(led_ms: u64, blobs: Vec<v1::Blob>, commands: Vec<v1::Command>) -> v1:
 fn encode(proposal: &v1::Proposal) -> Arc<[u8]> {
     Arc::from(proposal.encode_to_vec())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handle(queue: mpsc::Sender<Item>, full: bool) -> ProposerHandle {
+        let disk = Disk { full: Box::new(move || full), data: "/data".to_owned() };
+        let room = Arc::new(Semaphore::new(QUEUE_MAX_BYTES));
+        ProposerHandle { queue, room, disk: Arc::new(disk) }
+    }
+
+    fn submit() -> v1::Command {
+        command(v1::command::Kind::Submit(v1::SubmitCommand::default()))
+    }
+
+    fn cancel() -> v1::Command {
+        command(v1::command::Kind::Cancel(v1::CancelCommand::default()))
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_refuses_submits_and_nothing_else() {
+        let Queues { handle: sender, mut queue, .. } = Queues::new();
+        let handle = handle(sender, true);
+        let refused = handle.enqueue(submit(), Vec::new()).await.err();
+        assert_eq!(refused, Some(ProposeError::DiskFull { data: "/data".to_owned() }));
+        assert!(handle.enqueue(cancel(), Vec::new()).await.is_ok());
+        assert_eq!(queue.try_recv().unwrap().into_command(), cancel());
+        assert!(queue.try_recv().is_err());
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_when_nobody_can_tell_any_more_hears_that_it_is_unknown() {
+        let Queues { handle: sender, mut queue, .. } = Queues::new();
+        let handle = handle(sender, false);
+        let pending = handle.enqueue(submit(), Vec::new()).await.unwrap();
+        let item = queue.try_recv().unwrap();
+        drop(queue);
+        drop(item);
+        assert_eq!(pending.outcome().await.err(), Some(ProposeError::OutcomeUnknown));
+        let late = handle.enqueue(submit(), Vec::new()).await.err();
+        assert_eq!(late, Some(ProposeError::Stopping), "nothing was proposed");
+    }
+
+    #[tokio::test]
+    async fn each_reply_gets_the_outcome_of_its_own_command() {
+        let (replies, answers): (Vec<_>, Vec<_>) = (0..3).map(|_| oneshot::channel()).unzip();
+        let mut replies: Replies = replies.into_iter().map(Some).collect();
+        replies.insert(1, None); // the leader's own command
+        let outcomes = vec![
+            Outcome::AgentUp,
+            Outcome::Configured,
+            Outcome::Assigned,
+            Outcome::TermStarted { count: 3 },
+        ];
+        answer(replies, Written::Applied(Reply { outcomes, ..Reply::default() }));
+        let mut heard = Vec::new();
+        for answer in answers {
+            heard.push(answer.await.unwrap().unwrap().outcome);
+        }
+        let own = [Outcome::AgentUp, Outcome::Assigned, Outcome::TermStarted { count: 3 }];
+        assert_eq!(heard, own);
+    }
+}

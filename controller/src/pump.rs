@@ -145,6 +145,7 @@ pub fn start(
         snapshot: parts.snapshot,
         since_bytes: 0,
         since_commands: 0,
+        snapshot_asked: false,
         start: Instant::now(),
     };
     let thread =
@@ -275,6 +276,8 @@ struct Pump {
     snapshot: SnapshotDue,
     since_bytes: u64,
     since_commands: u64,
+    /// A snapshot was asked for and its freeze has not come yet.
+    snapshot_asked: bool,
     start: Instant,
 }
 
@@ -333,6 +336,7 @@ impl Pump {
             Message::Freeze(reply) => {
                 self.since_bytes = 0;
                 self.since_commands = 0;
+                self.snapshot_asked = false;
                 // A snapshot that was given up meanwhile is tried again when the next is due.
                 let _ = reply.send(self.ledger.freeze());
             }
@@ -399,8 +403,8 @@ impl Pump {
         self.since_commands += commands as u64;
         let due = self.since_bytes >= self.snapshot.every_bytes
             || self.since_commands >= self.snapshot.every_commands;
-        if due {
-            // One notice is enough: further ones fold into it until the freeze comes.
+        if due && !self.snapshot_asked {
+            self.snapshot_asked = true;
             self.snapshot.due.notify_one();
         }
     }

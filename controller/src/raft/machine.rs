@@ -3,7 +3,7 @@
 //! whatever is read through that mailbox afterwards sees them applied.
 
 use super::codec::{encode_meta, position_of};
-use super::snapshots::{Image, Snapshots};
+use super::snapshots::{Image, Snapshots, SnapshotsError};
 use super::types::{Entry, LogId, Reply, SnapshotMeta, StoredMembership, TypeConfig};
 use crate::pump::{Committed, PumpGone, PumpHandle};
 use docket_core::ledger::Frozen;
@@ -130,6 +130,16 @@ pub struct Builder {
     snapshots: Arc<Snapshots>,
 }
 
+impl Builder {
+    /// A full disk must not end the process: the log is whole without this snapshot. Raft is shown
+    /// the one it knows already, which it ignores.
+    fn unwritten(&self, error: &SnapshotsError) -> openraft::alias::SnapshotOf<TypeConfig, Image> {
+        tracing::warn!("no snapshot was written, the next one is tried when it is due: {error}");
+        let (meta, snapshot) = self.snapshots.newest_meta().unwrap_or_default();
+        Snapshot { meta, snapshot }
+    }
+}
+
 impl RaftSnapshotBuilder<TypeConfig> for Builder {
     type SnapshotData = Image;
 
@@ -142,8 +152,38 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         let position = meta.last_log_id.map_or(0, |id| position_of(id.index));
         let bytes = encode_meta(&meta);
         let write = move || snapshots.save(position, &bytes, &meta, frozen);
-        let image = tokio::task::spawn_blocking(write).await.map_err(io::Error::other)?;
-        let snapshot = image.map_err(io::Error::other)?;
+        let written = tokio::task::spawn_blocking(write).await.map_err(io::Error::other)?;
+        let snapshot = match written {
+            Ok(image) => image,
+            Err(e) => return Ok(self.unwritten(&e)),
+        };
         Ok(Snapshot { meta: self.meta.clone(), snapshot })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use docket_core::ledger::Ledger;
+
+    #[tokio::test]
+    async fn a_snapshot_that_cannot_be_written_ends_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("snapshots");
+        let (snapshots, _, _) = Snapshots::open(wal::Disk::open(&path).unwrap()).unwrap();
+        let snapshots = Arc::new(snapshots);
+        let at = |index| SnapshotMeta {
+            last_log_id: Some(LogId::new_term_index(1, index)),
+            ..SnapshotMeta::default()
+        };
+        let build = async |index| {
+            let frozen = Some(Ok(Ledger::new().freeze()));
+            let mut builder =
+                Builder { frozen, meta: at(index), snapshots: Arc::clone(&snapshots) };
+            builder.build_snapshot().await.unwrap().meta
+        };
+        assert_eq!(build(4).await, at(4));
+        std::fs::remove_dir_all(&path).unwrap();
+        assert_eq!(build(9).await, at(4), "what raft knows already");
     }
 }

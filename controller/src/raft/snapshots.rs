@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use wal::{SnapshotError, SnapshotStore};
 
 /// Names one snapshot; its bytes stay in the store until somebody needs them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Image {
     position: u64,
 }
