@@ -33,7 +33,6 @@ pub(crate) struct Slots {
 
 /// One cgroup. Shared with the spawner while a start is under way.
 pub(crate) struct Slot {
-    number: u32,
     path: PathBuf,
     dir: OwnedFd,
     events: File,
@@ -54,11 +53,8 @@ impl Slots {
             return None;
         }
         let memory = find_memory(&base, name);
-        let mut slots = Slots { base, memory, free: BTreeSet::new(), next: 0 };
-        for number in slots.on_disk() {
-            slots.next = slots.next.max(number + 1);
-        }
-        Some(slots)
+        let next = numbers_in(&base).into_iter().max().map_or(0, |number| number + 1);
+        Some(Slots { base, memory, free: BTreeSet::new(), next })
     }
 
     /// Who enforces memory limits: `v2`, `v1` or `none`.
@@ -71,14 +67,14 @@ impl Slots {
     }
 
     /// The slots that an earlier keeper left.
-    pub(crate) fn on_disk(&self) -> Vec<u32> {
-        numbers_in(&self.base)
+    pub(crate) fn on_disk(&self) -> Vec<PathBuf> {
+        numbers_in(&self.base).iter().map(|n| self.base.join(format!("s{n}"))).collect()
     }
 
     /// An empty slot for a new attempt.
     pub(crate) fn take(&mut self) -> io::Result<Arc<Slot>> {
         while let Some(number) = self.free.pop_first() {
-            let slot = self.get(number)?;
+            let slot = self.make(number)?;
             if !slot.populated()? {
                 return Ok(slot);
             }
@@ -86,25 +82,27 @@ impl Slots {
         }
         let number = self.next;
         self.next += 1;
-        self.get(number)
+        self.make(number)
     }
 
-    /// The slot of this number, made if it is not there.
-    pub(crate) fn get(&mut self, number: u32) -> io::Result<Arc<Slot>> {
+    fn make(&self, number: u32) -> io::Result<Arc<Slot>> {
         let path = self.base.join(format!("s{number}"));
         fs::create_dir(&path).or_else(exists_is_fine)?;
-        self.next = self.next.max(number + 1);
-        self.free.remove(&number);
-        let slot = Slot {
-            number,
-            dir: File::open(&path)?.into(),
+        let slot = self.open_slot(&path)?;
+        slot.oom_before.store(slot.oom_kills_ever(), Relaxed);
+        Ok(slot)
+    }
+
+    /// The slot of an attempt that lives on: perhaps below the base of a keeper that was started
+    /// from another cgroup. An error: it is gone, so nothing lives in it.
+    pub(crate) fn open_slot(&self, path: &Path) -> io::Result<Arc<Slot>> {
+        Ok(Arc::new(Slot {
+            dir: File::open(path)?.into(),
             events: File::open(path.join("cgroup.events"))?,
             memory: self.memory.clone(),
             oom_before: AtomicU64::new(0),
-            path,
-        };
-        slot.oom_before.store(slot.oom_kills_ever(), Relaxed);
-        Ok(slot.into())
+            path: path.to_owned(),
+        }))
     }
 
     /// Gives an empty slot back.
@@ -113,18 +111,30 @@ impl Slots {
             let _ = fs::remove_dir(base.join(slot.name()));
         }
         let plain = remove_children(&slot.path);
-        if plain && self.free.len() < FREE_MAX {
-            self.free.insert(slot.number);
-        } else {
+        match self.number_of(slot) {
+            Some(number) if plain && self.free.len() < FREE_MAX => {
+                self.free.insert(number);
+            }
             // Not removable yet: then it stays and the next keeper finds it.
-            let _ = fs::remove_dir(&slot.path);
+            Some(_) => drop(fs::remove_dir(&slot.path)),
+            None => {
+                let _ = fs::remove_dir(&slot.path);
+                // The last one takes its base along.
+                let _ = slot.path.parent().map(fs::remove_dir);
+            }
         }
+    }
+
+    /// Of a slot below our own base.
+    fn number_of(&self, slot: &Slot) -> Option<u32> {
+        let name = slot.path.strip_prefix(&self.base).ok()?;
+        name.to_str()?.strip_prefix('s')?.parse().ok()
     }
 
     /// Removes every slot, at the keeper's orderly end.
     pub(crate) fn remove(self) {
-        for number in self.on_disk() {
-            let _ = fs::remove_dir(self.base.join(format!("s{number}")));
+        for path in self.on_disk() {
+            let _ = fs::remove_dir(path);
         }
         let _ = fs::remove_dir(&self.base);
         if let Memory::V1(base) = &self.memory {
@@ -137,10 +147,6 @@ impl Slots {
 }
 
 impl Slot {
-    pub(crate) fn number(&self) -> u32 {
-        self.number
-    }
-
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -209,8 +215,8 @@ impl Slot {
         text.lines().find_map(|l| l.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
     }
 
-    fn name(&self) -> String {
-        format!("s{}", self.number)
+    fn name(&self) -> &std::ffi::OsStr {
+        self.path.file_name().unwrap_or_default()
     }
 }
 

@@ -135,8 +135,9 @@ impl<S: Storage> Journal<S> {
     /// Appends these records and makes all that was appended durable, with one fdatasync. On an
     /// error none of them is in the book; after `NoSpace` they may be given again.
     pub(crate) fn commit(&mut self, records: &[JournalRecord]) -> Result<(), WriteError> {
-        self.append(records)?;
+        let written = self.write(records)?;
         self.log.sync()?;
+        self.take_all(records, &written);
         self.keep_short();
         Ok(())
     }
@@ -144,21 +145,27 @@ impl<S: Storage> Journal<S> {
     /// Appends records of which nobody is told, such as acknowledgements: durable with the next
     /// commit or seal; lost, they are only told again.
     pub(crate) fn append(&mut self, records: &[JournalRecord]) -> Result<(), WriteError> {
-        if records.is_empty() {
-            return Ok(());
-        }
+        let written = self.write(records)?;
+        self.take_all(records, &written);
+        Ok(())
+    }
+
+    fn write(&mut self, records: &[JournalRecord]) -> Result<Vec<Record>, WriteError> {
         let first = self.next_seq();
         let entries: Vec<Record> = (first..)
             .zip(records)
             .map(|(index, r)| Record::Entry { index, term: TERM, payload: r.encode_to_vec() })
             .collect();
         self.log.append(&entries)?;
-        self.unsealed = true;
-        for ((seq, record), entry) in (first..).zip(records).zip(&entries) {
-            let Record::Entry { payload, .. } = entry else { continue };
-            self.took(seq, record, payload.len() as u64);
+        self.unsealed |= !entries.is_empty();
+        Ok(entries)
+    }
+
+    fn take_all(&mut self, records: &[JournalRecord], written: &[Record]) {
+        for (record, entry) in records.iter().zip(written) {
+            let Record::Entry { index, payload, .. } = entry else { continue };
+            self.took(*index, record, payload.len() as u64);
         }
-        Ok(())
     }
 
     fn took(&mut self, seq: u64, record: &JournalRecord, bytes: u64) {
@@ -181,10 +188,12 @@ impl<S: Storage> Journal<S> {
     /// commit tries again.
     fn keep_short(&mut self) {
         if self.since_image > IMAGE_EVERY_BYTES.max(self.image_bytes * IMAGE_SHARE) {
-            let image = JournalRecord { kind: Some(Kind::Image(self.book.image())) };
-            if self.append(&[image]).and_then(|()| self.log.sync().map(drop)).is_err() {
+            let image = [JournalRecord { kind: Some(Kind::Image(self.book.image())) }];
+            let Ok(written) = self.write(&image) else { return };
+            if self.log.sync().is_err() {
                 return;
             }
+            self.take_all(&image, &written);
         }
         let up_to = self.book.acked().min(self.image_seq.saturating_sub(1));
         if up_to > self.purged_to && self.log.purge(up_to, None).is_ok() {
@@ -308,8 +317,9 @@ mod tests {
     use super::super::book::tests::{accepted, closed, key, record};
     use super::*;
     use proto::v1::Acked;
+    use wal::{Fault, FaultyDisk};
 
-    fn facts(journal: &Journal, from: u64) -> Option<(u64, u64, Vec<u64>)> {
+    fn facts<S: Storage>(journal: &Journal<S>, from: u64) -> Option<(u64, u64, Vec<u64>)> {
         let facts = journal.facts_from(from).unwrap()?;
         Some((facts.from, facts.to, facts.facts.iter().map(|f| f.seq).collect()))
     }
@@ -385,5 +395,41 @@ mod tests {
         drop(journal);
         let error = Journal::open(dir.path()).err().unwrap();
         assert!(matches!(error, JournalError::Record { seq: 2, .. }), "{error}");
+    }
+
+    #[test]
+    fn nothing_is_in_the_book_before_it_is_durable() {
+        let disk = FaultyDisk::new(1);
+        let (mut journal, _) = Journal::over(disk.clone(), [7; 16]).unwrap();
+        journal.commit(&[accepted(1, 5)]).unwrap();
+        disk.arm(Fault::FailSync(1));
+        let error = journal.commit(&[closed(1)]).unwrap_err();
+        assert!(matches!(error, WriteError::OutcomeUnknown { .. }), "{error}");
+        assert!(journal.book().live().contains_key(&key(1)));
+        assert_eq!(facts(&journal, 1), None, "and nothing is told of it");
+        assert!(journal.commit(&[closed(1)]).is_err(), "never tried again on this log");
+    }
+
+    #[test]
+    fn a_full_disk_refuses_a_batch_as_a_whole_and_takes_it_later() {
+        let disk = FaultyDisk::new(1);
+        let (mut journal, _) = Journal::over(disk.clone(), [7; 16]).unwrap();
+        disk.set_capacity(Some(disk.used()));
+        let mut job = 0;
+        let error = loop {
+            job += 1;
+            let mut done = closed(job);
+            if let Some(Kind::Closed(closed)) = &mut done.kind {
+                closed.finish.as_mut().unwrap().stderr_tail = vec![7; 100_000];
+            }
+            if let Err(e) = journal.commit(&[accepted(job, job), done]) {
+                break e;
+            }
+        };
+        assert!(matches!(error, WriteError::NoSpace { .. }) && !journal.has_room());
+        assert!(!journal.book().knows(key(job)));
+        disk.set_capacity(None);
+        journal.commit(&[accepted(job, job), closed(job)]).unwrap();
+        assert!(journal.book().knows(key(job)) && journal.has_room());
     }
 }

@@ -42,6 +42,22 @@ impl Keeper {
         }
     }
 
+    /// A start that hangs and is to be killed: its child can be reached through its slot only. The
+    /// end comes back through the spawner, for what can die at all.
+    pub(super) fn kill_blocked_start(&mut self, id: u64) {
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        let (Stage::Spawning { kill: Some((cause, _)) }, Some(slot)) = (&task.stage, &task.slot)
+        else {
+            return;
+        };
+        let cause = *cause;
+        if slot.kill().is_ok() && task.killed_for == KillCause::Unspecified {
+            task.killed_for = cause;
+            let attempt = Some(task.key.attempt_ref());
+            self.batch.push(record(Kind::Kill(KillNoted { attempt, cause: cause as i32 })));
+        }
+    }
+
     pub(super) fn time_is_up(&mut self, id: u64) {
         let Some(task) = self.tasks.get_mut(&id) else { return };
         let grace_ms = task.accepted.kill_grace_ms;

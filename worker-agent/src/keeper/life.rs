@@ -12,10 +12,11 @@ use super::identity::{self, ProcessId};
 use super::kill::FIRST_LOOK_MS;
 use super::orders::record;
 use super::outputs::{self, Measure, Measured};
+use super::plan::failed;
 use super::poll::Source;
 use super::run::Keeper;
 use super::session;
-use super::spawn::{Errand, Result_, SpawnOrder, Started, failed};
+use super::spawn::{Errand, Result_, SpawnOrder, Started};
 use super::sys::{self, Waited};
 use super::task::{Kill, Main, Stage, Task};
 

@@ -5,7 +5,9 @@
 mod book;
 mod cgroup;
 mod child;
+mod clients;
 mod clone;
+mod commit;
 mod exits;
 mod guard;
 mod identity;
@@ -16,6 +18,7 @@ mod lock;
 mod log;
 mod orders;
 mod outputs;
+mod plan;
 mod poll;
 mod procfs;
 mod recover;

@@ -1,7 +1,9 @@
 //! Orders from the client: each is idempotent, judged by (task, attempt, token), and noted in the
 //! journal whatever becomes of it, so that the manifest's O means something.
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use prost::Message;
@@ -16,11 +18,14 @@ use proto::v1::{
 use rustix::process::Signal;
 
 use super::book::{self, Key};
+use super::cgroup::Slots;
 use super::child::Step;
+use super::commit::journal_failure;
 use super::identity;
 use super::journal::hex;
-use super::run::{After, Health, Keeper, PARKED_MAX, journal_failure};
-use super::spawn::{QUEUE_MAX, SpawnOrder, fault};
+use super::plan::fault;
+use super::run::{After, Health, Keeper, PARKED_MAX};
+use super::spawn::{QUEUE_MAX, SpawnOrder};
 use super::task::{Stage, Task};
 use super::wire::Reading;
 
@@ -181,14 +186,11 @@ impl Keeper {
         }
         let spec = JobSpec::decode(run.spec.as_slice())
             .map_err(|e| refusal("order", libc::EBADMSG, &format!("no job specification: {e}")))?;
-        let run_file = Path::new::<std::ffi::OsStr>(std::os::unix::ffi::OsStrExt::from_bytes(
-            run.run_file.as_slice(),
-        ));
+        let run_file = Path::new(OsStr::from_bytes(&run.run_file));
         if !run_file.is_absolute() || run_file.file_name().is_none() {
             return Err(refusal("order", libc::EBADMSG, "the run file is no absolute path"));
         }
-        let accepted = self.accepted(key, run, &spec)?;
-        Ok((spec, accepted))
+        self.accepted(key, run, &spec).map(|accepted| (spec, accepted))
     }
 
     /// Another attempt of the task that still has processes.
@@ -200,7 +202,7 @@ impl Keeper {
     }
 
     fn accepted(
-        &mut self,
+        &self,
         key: Key,
         run: &KeeperRun,
         spec: &JobSpec,
@@ -215,10 +217,6 @@ impl Keeper {
             key.attempt.attempt,
             hex(&random)
         );
-        let slot = match &mut self.slots {
-            Some(slots) => Some(slots.take().map_err(|e| fault(Step::Cgroup, &e, b""))?.number()),
-            None => None,
-        };
         Ok(Accepted {
             attempt: run.attempt,
             token: run.token,
@@ -232,18 +230,16 @@ impl Keeper {
             stderr_path: run.stderr_path.clone(),
             run_file: run.run_file.clone(),
             uid: run.uid,
-            slot,
+            slot: None,
         })
     }
 
-    fn take_run(&mut self, key: Key, run: KeeperRun, spec: JobSpec, accepted: Accepted) {
-        let slot = match (&mut self.slots, accepted.slot) {
-            (Some(slots), Some(number)) => match slots.get(number) {
-                Ok(slot) => Some(slot),
-                Err(e) => return self.refuse(key, run.order_id, fault(Step::Cgroup, &e, b"")),
-            },
-            _ => None,
+    fn take_run(&mut self, key: Key, run: KeeperRun, spec: JobSpec, mut accepted: Accepted) {
+        let slot = match self.slots.as_mut().map(Slots::take).transpose() {
+            Ok(slot) => slot,
+            Err(e) => return self.refuse(key, run.order_id, fault(Step::Cgroup, &e, b"")),
         };
+        accepted.slot = slot.as_ref().map(|slot| slot.path().as_os_str().as_bytes().to_vec());
         let id = self.next_id;
         self.next_id += 1;
         let mark = accepted.mark.clone();

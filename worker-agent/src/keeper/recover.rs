@@ -2,10 +2,13 @@
 //! ended. Nothing is spawned here: an accepted attempt never starts twice.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use proto::v1::journal_record::Kind;
@@ -85,8 +88,10 @@ impl Keeper {
         marks: &mut Option<Marks>,
     ) {
         let same_boot = accepted.boot_id == self.boot_id;
-        let slot = match (&mut self.slots, accepted.slot) {
-            (Some(slots), Some(number)) if same_boot => slots.get(number).ok(),
+        let slot = match (&self.slots, &accepted.slot) {
+            (Some(slots), Some(path)) if same_boot => {
+                slots.open_slot(Path::new(OsStr::from_bytes(path))).ok()
+            }
             _ => None,
         };
         let mut task = Task::new(accepted, key, slot);
@@ -194,17 +199,16 @@ impl Keeper {
 
     /// Slots of nobody: leftovers that an earlier keeper had told of, and empty ones.
     fn clear_slots(&mut self) {
-        let used: BTreeSet<u32> =
-            self.tasks.values().filter_map(|task| Some(task.slot.as_ref()?.number())).collect();
+        let used: BTreeSet<PathBuf> =
+            self.tasks.values().filter_map(|t| Some(t.slot.as_ref()?.path().to_owned())).collect();
         let Some(slots) = &mut self.slots else { return };
-        for number in slots.on_disk().into_iter().filter(|number| !used.contains(number)) {
-            let Ok(slot) = slots.get(number) else { continue };
+        for path in slots.on_disk().into_iter().filter(|path| !used.contains(path)) {
+            let Ok(slot) = slots.open_slot(&path) else { continue };
             if slot.populated().unwrap_or(false) {
-                self.log.say(format!(
-                    "slot {number} holds processes of an attempt that is over: killed"
-                ));
+                let name = path.display();
+                self.log.say(format!("{name} holds processes of an attempt that is over: killed"));
                 if let Err(e) = slot.kill() {
-                    self.log.say(format!("slot {number}: cgroup.kill failed: {e}"));
+                    self.log.say(format!("{name}: cgroup.kill failed: {e}"));
                 }
             }
             slots.release(&slot);

@@ -6,12 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 
-use proto::v1::journal_record::Kind;
-use proto::v1::{
-    FinishFact, JournalRecord, KeeperPong, KeeperVolatileExit, KeeperWelcome, KillCause,
-    RefusedFact, StartFailure, finish_fact, keeper_event,
-};
-use wal::WriteError;
+use proto::v1::{FinishFact, JournalRecord, KillCause, keeper_event};
 
 use super::book::Key;
 use super::cgroup::Slots;
@@ -21,29 +16,23 @@ use super::journal::Journal;
 use super::log::KeeperLog;
 use super::poll::{Poll, Source};
 use super::session::{self, Reapers, Snapshot};
-use super::spawn::{Spawner, fault};
+use super::spawn::Spawner;
 use super::start::DataDir;
+use super::status;
 use super::task::Task;
 use super::wire::Connection;
-use super::{child::Step, status};
 
 /// An idle keeper looks at its directory this often.
 const LOOK_IDLE_MS: u64 = 5_000;
 
 /// While something is under way that no descriptor tells of.
-const LOOK_BUSY_MS: u64 = 1_000;
+pub(super) const LOOK_BUSY_MS: u64 = 1_000;
 
 /// A start that takes longer is reported, and the node flagged.
 const SPAWN_SLOW_MS: u64 = 10_000;
 
 /// Records that wait for room on a full disk; beyond it runs are not even refused.
 pub(super) const PARKED_MAX: usize = 4096;
-
-/// Output that a client may leave unread before its orders are left unread too.
-const OUT_HIGH_BYTES: usize = 1 << 20;
-
-/// Facts are added to a client's output up to this.
-const OUT_LOW_BYTES: usize = 256 << 10;
 
 /// The keeper and everything it owns.
 pub(crate) struct Keeper {
@@ -235,6 +224,7 @@ impl Keeper {
             self.slow_spawn = None;
             return;
         };
+        self.kill_blocked_start(id);
         let name = self.tasks.get(&id).map(|task| task.key.attempt.to_string());
         let problem = format!(
             "spawn blocked in {} for {} s ({})",
@@ -249,269 +239,6 @@ impl Keeper {
         }
         self.slow_spawn = Some(problem);
     }
-
-    // ---- journal
-
-    /// Makes the batch durable, then does what waited for it.
-    fn commit(&mut self) {
-        if !self.quiet.is_empty() && matches!(self.health, Health::Good) {
-            let quiet = std::mem::take(&mut self.quiet);
-            // Acknowledgements: without room they are forgotten, and told facts are told again.
-            match self.journal.append(&quiet) {
-                Ok(()) | Err(WriteError::NoSpace { .. }) => {}
-                Err(e) => self.break_journal(&e),
-            }
-            self.look_ms = self.look_ms.min(identity::boottime_ms() + LOOK_BUSY_MS);
-        }
-        if !self.batch.is_empty() && !matches!(self.health, Health::Full) {
-            self.commit_batch();
-        }
-        for action in std::mem::take(&mut self.after) {
-            self.act(action);
-        }
-    }
-
-    fn commit_batch(&mut self) {
-        if let Health::Broken(_) = self.health {
-            return self.batch_is_lost();
-        }
-        match self.journal.commit(&self.batch) {
-            Ok(()) => {
-                self.batch.clear();
-                if self.journal.is_unsealed() {
-                    self.look_ms = self.look_ms.min(identity::boottime_ms() + LOOK_BUSY_MS);
-                }
-            }
-            Err(WriteError::NoSpace { .. }) => self.park(),
-            Err(e) => {
-                self.break_journal(&e);
-                self.batch_is_lost();
-            }
-        }
-    }
-
-    /// The disk is full: what has happened waits for room; what has not begun is refused.
-    fn park(&mut self) {
-        self.log.say("disk full: no new runs; ends of jobs wait for room");
-        self.health = Health::Full;
-        self.has_room = false;
-        self.look_ms = self.look_ms.min(identity::boottime_ms() + LOOK_BUSY_MS);
-        let batch = std::mem::take(&mut self.batch);
-        self.batch = batch
-            .into_iter()
-            .map(|record| match record.kind {
-                Some(Kind::Accepted(accepted)) => {
-                    let key = Key::from_wire(accepted.attempt.as_ref(), accepted.token.as_ref());
-                    if let Some(id) = key.and_then(|key| self.by_key.get(&key).copied()) {
-                        self.drop_task(id);
-                    }
-                    let failure = journal_failure(&io::Error::from_raw_os_error(libc::ENOSPC));
-                    JournalRecord {
-                        kind: Some(Kind::Refused(RefusedFact {
-                            attempt: accepted.attempt,
-                            token: accepted.token,
-                            failure: Some(failure),
-                        })),
-                    }
-                }
-                kind => JournalRecord { kind },
-            })
-            .collect();
-    }
-
-    fn break_journal(&mut self, error: &WriteError) {
-        let message = format!("the journal failed: {error}; no new runs on this node");
-        self.log.say(&message);
-        self.tell_client(keeper_event::Kind::Problem(proto::v1::KeeperProblem {
-            message: message.clone(),
-        }));
-        self.health = Health::Broken(message);
-    }
-
-    /// Without a journal ends are handed on as not journalled, runs end as not started.
-    fn batch_is_lost(&mut self) {
-        for record in std::mem::take(&mut self.batch) {
-            match record.kind {
-                Some(Kind::Accepted(accepted)) => {
-                    let key = Key::from_wire(accepted.attempt.as_ref(), accepted.token.as_ref());
-                    if let Some(key) = key {
-                        if let Some(id) = self.by_key.get(&key).copied() {
-                            self.drop_task(id);
-                        }
-                        self.refuse_unjournalled(key);
-                    }
-                }
-                Some(Kind::Closed(closed)) => {
-                    if let Some(finish) = closed.finish {
-                        self.hand_on(finish);
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// Answers a run that cannot be journalled.
-    pub(super) fn refuse_unjournalled(&mut self, key: Key) {
-        let failure = journal_failure(&io::Error::from_raw_os_error(libc::EIO));
-        self.hand_on(FinishFact {
-            attempt: Some(key.attempt_ref()),
-            token: Some(key.token()),
-            end: Some(finish_fact::End::StartFailure(failure)),
-            finish_wall_ms: identity::wall_ms(),
-            ..FinishFact::default()
-        });
-    }
-
-    fn hand_on(&mut self, finish: FinishFact) {
-        if let Some(key) = Key::from_wire(finish.attempt.as_ref(), finish.token.as_ref()) {
-            self.volatile.insert(key, finish.clone());
-        }
-        let finish = Some(finish);
-        self.tell_client(keeper_event::Kind::NotJournalled(KeeperVolatileExit { finish }));
-    }
-
-    // ---- after the batch is durable
-
-    fn act(&mut self, action: After) {
-        match action {
-            After::Spawn(id, order) => self.spawn(id, order),
-            After::Kill { id, cause, grace_ms } => self.kill(id, cause, grace_ms),
-            After::Welcome { connection, resend_from } => self.welcome(connection, resend_from),
-            After::Manifest { connection, nonce } => {
-                let manifest = self.manifest(nonce);
-                self.answer(connection, keeper_event::Kind::Manifest(manifest));
-            }
-            After::Pong { connection, nonce } => {
-                let pong = self.pong(nonce);
-                self.answer(connection, keeper_event::Kind::Pong(pong));
-            }
-        }
-    }
-
-    fn welcome(&mut self, connection: u64, resend_from: u64) {
-        let acked = self.journal.book().acked();
-        let welcome = KeeperWelcome {
-            journal_id: self.journal.id().to_vec(),
-            boot_id: self.boot_id.clone(),
-            next_seq: self.journal.next_seq(),
-            acked,
-            version: env!("CARGO_PKG_VERSION").into(),
-            pid: std::process::id(),
-            limits: self.slots.as_ref().map_or("none", Slots::limits).into(),
-        };
-        let Some(connection) = self.connections.get_mut(&connection) else { return };
-        connection.push(keeper_event::Kind::Welcome(welcome));
-        connection.next_fact = if resend_from > 0 { resend_from } else { acked + 1 };
-        for finish in self.volatile.values() {
-            let finish = Some(finish.clone());
-            connection.push(keeper_event::Kind::NotJournalled(KeeperVolatileExit { finish }));
-        }
-    }
-
-    fn pong(&self, nonce: u64) -> KeeperPong {
-        let book = self.journal.book();
-        KeeperPong {
-            nonce,
-            boottime_ms: identity::boottime_ms(),
-            digest: self.digest(),
-            last_seq: book.last_fact(),
-            last_order: book.last_order(),
-            disk_full: !self.has_room || matches!(self.health, Health::Full),
-            problem: self.problem(),
-            live: self.tasks.values().filter(|task| !task.is_told()).count() as u32,
-        }
-    }
-
-    /// What the operator should know; empty: nothing.
-    fn problem(&self) -> String {
-        match (&self.health, &self.slow_spawn) {
-            (Health::Broken(why), _) => why.clone(),
-            (Health::Full, _) => "disk full: the keeper's journal waits for room".into(),
-            (Health::Good, Some(slow)) => slow.clone(),
-            (Health::Good, None) => String::new(),
-        }
-    }
-
-    // ---- connections
-
-    fn accept(&mut self) {
-        let Some(listener) = &self.listener else { return };
-        match Connection::accept(listener) {
-            Ok(Some(connection)) => {
-                let id = self.next_id;
-                self.next_id += 1;
-                if self.poll.add(connection.fd(), Source::Connection(id)).is_ok() {
-                    self.connections.insert(id, connection);
-                }
-                self.limit_ungreeted();
-            }
-            Ok(None) => self.log.say("refused a connection of another user"),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-            Err(e) => self.log.say(format!("accept failed: {e}")),
-        }
-    }
-
-    /// Connections that said nothing yet are held to a handful, oldest out first.
-    fn limit_ungreeted(&mut self) {
-        const UNGREETED_MAX: usize = 8;
-        let silent: Vec<u64> =
-            self.connections.iter().filter(|(_, c)| !c.greeted).map(|(id, _)| *id).collect();
-        for id in silent.iter().rev().skip(UNGREETED_MAX) {
-            self.connections.remove(id);
-        }
-    }
-
-    pub(super) fn answer(&mut self, connection: u64, kind: keeper_event::Kind) {
-        if let Some(connection) = self.connections.get_mut(&connection) {
-            connection.push(kind);
-        }
-    }
-
-    /// To the one client, if there is one.
-    pub(super) fn tell_client(&mut self, kind: keeper_event::Kind) {
-        if let Some(client) = self.connections.values_mut().find(|c| c.greeted) {
-            client.push(kind);
-        }
-    }
-
-    /// Sends what is durable and new, as far as each peer takes it.
-    fn tell(&mut self) {
-        let ids: Vec<u64> = self.connections.keys().copied().collect();
-        for id in ids {
-            if let Err(e) = self.tell_one(id) {
-                self.log.say(format!("connection closed: {e}"));
-                self.connections.remove(&id);
-            }
-        }
-    }
-
-    fn tell_one(&mut self, id: u64) -> io::Result<()> {
-        let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
-        loop {
-            while connection.pending() < OUT_LOW_BYTES {
-                let facts = self.journal.facts_from(connection.next_fact);
-                let Some(facts) = facts.map_err(io::Error::other)? else { break };
-                connection.next_fact = facts.to + 1;
-                connection.push(keeper_event::Kind::Facts(facts));
-            }
-            if connection.pending() == 0 {
-                break;
-            }
-            connection.flush()?;
-            if connection.pending() > 0 {
-                break;
-            }
-        }
-        let (read, write) = (connection.pending() < OUT_HIGH_BYTES, connection.pending() > 0);
-        if connection.interest != (read, write) {
-            self.poll.change(connection.fd(), Source::Connection(id), read, write)?;
-            connection.interest = (read, write);
-        }
-        Ok(())
-    }
-
-    // ---- the end
 
     /// The exit code, once there is nothing to stay for.
     fn finished(&mut self, now: u64) -> Option<i32> {
@@ -568,10 +295,4 @@ impl Keeper {
         }
         Ok(())
     }
-}
-
-/// A failure to write down that a run was taken.
-pub(super) fn journal_failure(error: &io::Error) -> StartFailure {
-    let failure = fault(Step::None, error, b"");
-    StartFailure { step: "journal".into(), message: format!("journal: {error}"), ..failure }
 }

@@ -7,7 +7,9 @@
 //! ```
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -126,8 +128,7 @@ impl Task {
     }
 
     pub(crate) fn run_file(&self) -> PathBuf {
-        let bytes = std::os::unix::ffi::OsStrExt::from_bytes(self.accepted.run_file.as_slice());
-        Path::new::<std::ffi::OsStr>(bytes).to_owned()
+        Path::new(OsStr::from_bytes(&self.accepted.run_file)).to_owned()
     }
 
     /// What tells its processes apart where it has no slot.
