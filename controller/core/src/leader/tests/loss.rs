@@ -102,6 +102,17 @@ fn a_fin_behind_a_stall_of_the_leader_ends_nothing() {
 }
 
 #[test]
+fn a_close_within_reach_of_a_stall_ends_nothing_though_the_last_word_looks_young() {
+    let (mut world, session, job) = running();
+    world.stall(60_000);
+    world.say(session, Up::Pong(v1::Pong { nonce: 0 }));
+    world.pass(5_000);
+    world.close(session, SessionEnd::Fin);
+    world.pass(2_000);
+    assert_eq!(world.end(job), "RUN");
+}
+
+#[test]
 fn a_stall_of_the_leader_adds_two_seconds_at_most_and_the_count_goes_on() {
     let (mut world, _, job) = running();
     world.pass(10_000);

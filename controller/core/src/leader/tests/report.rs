@@ -155,3 +155,18 @@ fn a_finish_that_was_received_is_not_overtaken_by_the_close() {
     world.commit();
     assert_eq!(world.end(job), "EXIT ExitCode");
 }
+
+#[test]
+fn a_finish_that_was_dropped_behind_a_hole_is_not_overtaken_by_the_close_either() {
+    let mut world = World::new();
+    let session = world.joined(join(1), vec![]);
+    let job = world.running(session, 1);
+    world.facts(session, 4, 4, vec![finished(4, job, 7)]);
+    assert_eq!(world.take(session), ["resend from 3"]);
+    world.close(session, SessionEnd::Fin);
+    world.pass(2_000);
+    assert_eq!(world.end(job), "RUN");
+    let session = world.joined(rejoin(2, 8, 5), vec![]);
+    world.facts(session, 3, 4, vec![finished(4, job, 7)]);
+    assert_eq!(world.end(job), "EXIT ExitCode");
+}
