@@ -145,6 +145,7 @@ pub fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "test code: a surprise must end the test")]
 mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream};

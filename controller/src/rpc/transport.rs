@@ -313,6 +313,7 @@ impl Drop for Accepted {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "test code: a surprise must end the test")]
 mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -1,4 +1,5 @@
 //! Sessions over real HTTP/2 on a stream in memory: what is handed over, and what ended it.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a surprise must end the test")]
 
 use super::*;
 use crate::rpc::transport::{self, Sources};

@@ -1,4 +1,5 @@
 //! The broker and a reader, with an agent that answers by hand.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a surprise must end the test")]
 
 use super::*;
 use docket_core::leader::{Event, SessionId};

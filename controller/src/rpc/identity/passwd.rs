@@ -51,6 +51,7 @@ fn lookup(uid: u32, size: usize) -> io::Result<Option<String>> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "test code: a surprise must end the test")]
 mod tests {
     use super::*;
 

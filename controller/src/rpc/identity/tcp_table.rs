@@ -63,6 +63,7 @@ fn address(text: &str) -> Option<SocketAddr> {
 
 #[cfg(test)]
 #[cfg(target_endian = "little")]
+#[allow(clippy::unwrap_used, reason = "test code: a surprise must end the test")]
 mod tests {
     use super::*;
 
