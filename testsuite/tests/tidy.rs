@@ -14,7 +14,7 @@ const FUNCTION_MAX: usize = 70;
 const TEST_FUNCTION_MAX: usize = 100;
 
 /// Our crates: folder, package, and what of ours each may depend on (design: crates and rooms).
-const CRATES: [(&str, &str, &[&str]); 8] = [
+const CRATES: [(&str, &str, &[&str]); 9] = [
     ("proto", "proto", &[]),
     ("wal", "wal", &[]),
     ("controller/core", "docket-core", &["proto"]),
@@ -29,8 +29,18 @@ const CRATES: [(&str, &str, &[&str]); 8] = [
     (
         "testsuite",
         "testsuite",
-        &["cli", "controller", "worker-agent", "docket-core", "worker-agent-core", "proto", "wal"],
+        &[
+            "sim",
+            "cli",
+            "controller",
+            "worker-agent",
+            "docket-core",
+            "worker-agent-core",
+            "proto",
+            "wal",
+        ],
     ),
+    ("testsuite/sim", "sim", &["docket-core", "worker-agent-core", "proto"]),
 ];
 
 /// What a pure core may depend on beside `proto`: data types and derives, nothing that acts.
