@@ -1,0 +1,232 @@
+//! Trouble, one after another, and its end.
+
+use crate::plan::Fault;
+use crate::world::{Event, World};
+use docket_core::ledger::Session;
+use worker_agent_core::Event as Heard;
+
+impl World {
+    /// One fault, and when the next one comes.
+    pub(crate) fn chaos(&mut self) {
+        if self.truth.calm_ms.is_some() {
+            return;
+        }
+        let gap = self.rng.range(1, 2 * self.plan.fault_gap_ms);
+        self.at(gap, Event::Chaos);
+        if let Some(fault) = self.rng.pick(&self.plan.faults) {
+            self.trace.note(self.now, || format!("fault: {fault:?}"));
+            self.strike(fault);
+        }
+    }
+
+    fn strike(&mut self, fault: Fault) {
+        let n = self.rng.below(self.nodes.len() as u64) as usize;
+        let c = self.rng.below(self.controllers.len() as u64) as usize;
+        let patience = self.plan.patience_ms();
+        match fault {
+            Fault::AgentKill => {
+                self.agent_dies(n, false);
+                let most = if self.rng.permille(500) { 500 } else { 2 * patience };
+                let delay = self.rng.skewed(most);
+                self.at(delay, Event::AgentStart { node: n });
+            }
+            Fault::AgentStop => self.agent_step_or_wait(n, Heard::Stop),
+            Fault::AgentFreeze => self.freeze_agent(n, 2 * patience),
+            Fault::AgentDiskFails => self.nodes[n].save_fails = self.rng.range(1, 3) as u32,
+            Fault::KeeperKill => {
+                self.keeper_crash(n);
+                let delay = self.rng.skewed(5_000);
+                self.at(delay, Event::KeeperStart { node: n });
+            }
+            Fault::KeeperFreeze => {
+                self.nodes[n].keeper.frozen = self.nodes[n].keeper.up;
+                let delay = self.rng.skewed(2 * patience);
+                self.at(delay, Event::KeeperThaw { node: n });
+            }
+            Fault::NodeReboot => self.reboot(n, false),
+            Fault::NodeLost => self.reboot(n, true),
+            Fault::NodeRefuses => self.nodes[n].keeper.refuses = self.rng.range(1, 5) as u32,
+            Fault::NodeFailsStarts => self.nodes[n].keeper.fails = self.rng.range(1, 5) as u32,
+            Fault::Cut | Fault::CutUp | Fault::CutDown | Fault::CutShort => {
+                self.cut_links(fault, n, c)
+            }
+            Fault::WallJump => self.jump(n, c),
+            Fault::CommitStall => {
+                let stall = self.rng.skewed(12_000);
+                self.log.busy_until_ms = self.log.busy_until_ms.max(self.now) + stall;
+                self.truth.stalled_ms = self.truth.stalled_ms.max(self.log.busy_until_ms);
+            }
+            _ => self.strike_controller(fault, c),
+        }
+    }
+
+    fn strike_controller(&mut self, fault: Fault, any: usize) {
+        let leader = self.log.leader;
+        let c = if fault == Fault::FollowerCrash { any } else { leader.unwrap_or(any) };
+        match fault {
+            Fault::LeaderCrash | Fault::FollowerCrash => {
+                self.controller_crash(c);
+                let delay = self.rng.skewed(20_000);
+                self.at(delay, Event::ControllerStart { controller: c });
+            }
+            Fault::LeaderFreeze => {
+                let long = if self.rng.permille(500) { 3_000 } else { 2 * self.plan.patience_ms() };
+                let for_ms = self.rng.skewed(long);
+                self.controllers[c].frozen = self.controllers[c].up;
+                self.at(for_ms, Event::ControllerThaw { controller: c });
+                // The others do not wait for ever.
+                if for_ms > 2_000 && self.controllers.len() > 1 {
+                    self.raft_loses(c);
+                }
+            }
+            Fault::LeaderDeposed => self.raft_loses(c),
+            Fault::LeaderIsolated => {
+                self.isolated.insert(c);
+                self.raft_loses(c);
+                let delay = self.rng.skewed(20_000);
+                self.at(delay, Event::Rejoined { controller: c });
+            }
+            Fault::ApplyStall => {
+                self.controllers[c].apply_delay_ms = self.rng.skewed(1_500);
+                self.truth.stalled_ms = self.truth.stalled_ms.max(self.now + 8_000);
+                self.at(5_000, Event::ApplyEases { controller: c });
+            }
+            _ => {}
+        }
+    }
+
+    fn cut_links(&mut self, fault: Fault, n: usize, c: usize) {
+        let most = match fault {
+            Fault::CutShort => 2_000,
+            _ => self.plan.patience_ms() + self.plan.policy.transient_job_timeout_ms,
+        };
+        let for_ms = self.rng.skewed(most);
+        let (up, down) = (fault != Fault::CutDown, fault != Fault::CutUp);
+        // From all of them, as a node that lost its network; or from one.
+        let all = self.rng.permille(600);
+        for other in 0..self.controllers.len() {
+            if all || other == c {
+                self.cut(n, other, up, down, for_ms);
+            }
+        }
+    }
+
+    fn jump(&mut self, n: usize, c: usize) {
+        let hours = self.rng.range(0, 60) as i64 - 30;
+        let skew = hours * 3_600_000 + self.rng.below(60_000) as i64;
+        if self.rng.permille(500) {
+            self.controllers[c].wall_skew_ms = skew;
+        } else {
+            self.nodes[n].wall_skew_ms = skew;
+        }
+    }
+
+    fn agent_step_or_wait(&mut self, n: usize, event: Heard) {
+        if !self.nodes[n].frozen {
+            self.agent_step(n, event);
+        }
+    }
+
+    fn freeze_agent(&mut self, n: usize, most: u64) {
+        if self.nodes[n].agent_up() {
+            self.nodes[n].frozen = true;
+            let (delay, life) = (self.rng.skewed(most), self.nodes[n].life);
+            self.at(delay, Event::AgentThaw { node: n, life });
+        }
+    }
+
+    /// The machine goes down with all that runs on it; perhaps its disk is another one afterwards.
+    fn reboot(&mut self, n: usize, lost: bool) {
+        if !self.nodes[n].booted {
+            return;
+        }
+        self.agent_vanishes(n);
+        self.agent_gone(n);
+        self.keeper_crash(n);
+        self.nodes[n].booted = false;
+        let now = self.now;
+        let dying =
+            self.truth.processes.iter_mut().filter(|process| process.node == n && process.lives());
+        for process in dying {
+            process.ended.get_or_insert((now, 9));
+            process.empty_ms = Some(now);
+            process.rebooted = true;
+        }
+        if lost {
+            let keeps_agent = self.rng.permille(500);
+            let node = &mut self.nodes[n];
+            if !keeps_agent {
+                self.truth.lost_agents.push(node.saved.agent_id.clone());
+            }
+            self.truth.lost_journals.push(node.keeper.journal.id.clone());
+            node.lose_disk(keeps_agent, n, &mut self.rng);
+        }
+        let delay = self.rng.range(2_000, 40_000);
+        self.at(delay, Event::NodeBoot { node: n });
+    }
+
+    pub(crate) fn node_boot(&mut self, n: usize) {
+        if self.nodes[n].booted {
+            return;
+        }
+        self.nodes[n].booted = true;
+        self.nodes[n].boot += 1;
+        self.trace.note(self.now, || format!("node {n} boots"));
+        let (first, second) = (self.rng.skewed(1_000), self.rng.skewed(1_000));
+        self.at(first, Event::KeeperStart { node: n });
+        self.at(second, Event::AgentStart { node: n });
+    }
+
+    /// All faults off. From here on the promised bounds hold.
+    pub(crate) fn calm(&mut self) {
+        self.trace.note(self.now, || "calm".to_owned());
+        self.truth.calm_ms = Some(self.now);
+        self.isolated.clear();
+        self.log.busy_until_ms = self.log.busy_until_ms.min(self.now + 200);
+        for c in 0..self.controllers.len() {
+            self.controllers[c].apply_delay_ms = 0;
+            self.controller_start(c);
+            self.controller_thaw(c);
+        }
+        for n in 0..self.nodes.len() {
+            for c in 0..self.controllers.len() {
+                let serial = self.links[n][c].serial;
+                self.link_heals(n, c, serial);
+            }
+            let node = &mut self.nodes[n];
+            (node.save_fails, node.keeper.refuses, node.keeper.fails) = (0, 0, 0);
+            self.node_boot(n);
+            let life = self.nodes[n].life;
+            self.agent_thaw(n, life);
+            self.keeper_thaw(n);
+            self.keeper_start(n);
+            self.agent_start(n);
+        }
+        if self.log.leader.is_none() {
+            self.at(100, Event::Elect);
+        }
+        let rejoin = self.plan.rejoin_ms();
+        self.at(rejoin, Event::Probe);
+    }
+
+    /// A kill in perfect weather: it must show within a second.
+    pub(crate) fn probe(&mut self) {
+        let Some(reign) = self.truth.reign.clone().filter(|_| self.truth.calm_ms.is_some()) else {
+            return;
+        };
+        let ledger = &self.controllers[reign.controller].ledger;
+        let busy = (0..self.nodes.len()).find_map(|n| {
+            let agent = ledger.agent(&self.nodes[n].saved.agent_id)?;
+            let up = agent.session() == Session::Up
+                && agent.process_id() == self.nodes[n].process_id
+                && self.nodes[n].agent_up();
+            let runs = ledger.held_by(agent.id()).any(|job| job.kind().held_by());
+            (up && runs).then(|| (n, agent.id().to_string(), agent.incarnation()))
+        });
+        let Some((n, agent_id, incarnation)) = busy else { return };
+        self.trace.note(self.now, || format!("probe: agent {n} is killed"));
+        self.truth.probe = Some((agent_id, incarnation, self.now));
+        self.agent_dies(n, false);
+        self.at(4_000, Event::AgentStart { node: n });
+    }
+}

@@ -1,0 +1,62 @@
+//! P8: the same request again changes nothing and gets the first answer.
+
+use super::{Check, Happening, Property, Step};
+use crate::client::Wish;
+use crate::world::World;
+use docket_core::ledger::{CancelVerdict, Outcome};
+use proto::v1::command;
+use std::collections::BTreeMap;
+
+#[derive(Default)]
+pub(super) struct Idempotent {
+    /// By request id: the job it made.
+    made: BTreeMap<String, u64>,
+}
+
+impl Property for Idempotent {
+    fn name(&self) -> &'static str {
+        "idempotent"
+    }
+
+    fn applied(&mut self, step: &Step<'_>) -> Check {
+        for (command, outcome) in step.entry.proposal.commands.iter().zip(&step.applied.outcomes) {
+            let (Some(command::Kind::Submit(submit)), Outcome::Submitted { job, repeated }) =
+                (&command.kind, outcome)
+            else {
+                continue;
+            };
+            let first = *self.made.entry(submit.request_id.clone()).or_insert(job.0);
+            let known = self.made.values().filter(|made| **made == job.0).count();
+            if first != job.0 || known != 1 {
+                let id = &submit.request_id;
+                return Err(format!("request {id} made job {first} and job {job} ({repeated})"));
+            }
+        }
+        Ok(())
+    }
+
+    fn happened(&mut self, world: &World, happening: &Happening<'_>) -> Check {
+        let Happening::Answered { op, outcome, .. } = happening else { return Ok(()) };
+        let asked = &world.client.ops[*op];
+        let Some(first) = &asked.outcome else { return Ok(()) };
+        let same = match (asked.wish, first, outcome) {
+            (_, Outcome::Submitted { job: a, .. }, Outcome::Submitted { job: b, .. }) => a == b,
+            (Wish::Cancel, Outcome::Cancelled(a), Outcome::Cancelled(b)) => {
+                let verdict = |list: &[docket_core::ledger::CancelResult]| {
+                    list.first().map(|result| result.verdict.clone())
+                };
+                let (a, b) = (verdict(a), verdict(b));
+                // Several requests cancel one job: only the first has an effect to remember.
+                a == b
+                    || a == Some(CancelVerdict::Requested) && b == Some(CancelVerdict::AlreadyEnded)
+            }
+            (Wish::Submit, ..) => false,
+            _ => true,
+        };
+        if same {
+            Ok(())
+        } else {
+            Err(format!("{asked:?} was answered {first:?}, then {outcome:?}"))
+        }
+    }
+}

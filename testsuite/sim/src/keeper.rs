@@ -1,0 +1,588 @@
+//! A pretend keeper and its guard: takes orders, journals, starts and ends process trees, tells
+//! facts. It keeps to design 6 as the real one does; what it lacks is everything about Linux.
+
+use crate::invariants::Happening;
+use crate::journal::{Journal, Record};
+use crate::process::{Key, Process};
+use crate::world::{Event, World};
+use proto::digest::Digest;
+use proto::v1::{
+    self, FinishFact, KeeperEvent, KeeperManifest, KeeperPong, KeeperRequest, KeeperWelcome,
+    KillCause, ManifestItem, Phase, RefusedFact, StartFact, StartFailure, finish_fact,
+    keeper_event, keeper_request,
+};
+use std::collections::BTreeMap;
+
+/// Facts in one message: small, so that a finish is often torn from its start.
+const FACTS_MAX: u64 = 4;
+
+/// What waits until the batch before it is durable.
+#[derive(Debug)]
+pub(crate) enum After {
+    Welcome,
+    Manifest(u64),
+    Pong(u64),
+    Spawn(Key),
+    Kill(Key, KillCause, u64),
+}
+
+/// Where an attempt stands for the keeper's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    Spawning { kill: Option<(KillCause, u64)> },
+    Running { process: usize },
+    Closing { process: usize },
+}
+
+/// One node's keeper.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    pub journal: Journal,
+    pub up: bool,
+    pub frozen: bool,
+    pub life: u64,
+    /// Refuses so many runs for its disk's sake.
+    pub refuses: u32,
+    /// Lets so many starts fail for the node's sake.
+    pub fails: u32,
+    pub inbox: Vec<Event>,
+    pending: Vec<Record>,
+    after: Vec<After>,
+    syncing: bool,
+    next_fact: u64,
+    welcomed: bool,
+    tasks: BTreeMap<Key, Stage>,
+}
+
+impl Keeper {
+    pub fn new(journal_id: Vec<u8>) -> Keeper {
+        Keeper {
+            journal: Journal::new(journal_id),
+            up: false,
+            frozen: false,
+            life: 0,
+            refuses: 0,
+            fails: 0,
+            inbox: Vec::new(),
+            pending: Vec::new(),
+            after: Vec::new(),
+            syncing: false,
+            next_fact: 1,
+            welcomed: false,
+            tasks: BTreeMap::new(),
+        }
+    }
+
+    /// Nothing of the journal waits to be taken by the controller, and nothing runs.
+    pub fn idle(&self) -> bool {
+        self.tasks.is_empty()
+            && self.pending.is_empty()
+            && self.journal.acked >= self.journal.last_fact
+    }
+
+    fn forget(&mut self) {
+        self.pending.clear();
+        self.after.clear();
+        self.tasks.clear();
+        self.inbox.clear();
+        (self.syncing, self.welcomed, self.frozen, self.up) = (false, false, false, false);
+    }
+}
+
+impl World {
+    pub(crate) fn keeper_start(&mut self, n: usize) {
+        if self.nodes[n].keeper.up || !self.nodes[n].booted {
+            return;
+        }
+        let keeper = &mut self.nodes[n].keeper;
+        keeper.up = true;
+        keeper.life += 1;
+        let found: Vec<Key> = keeper.journal.live.keys().copied().collect();
+        self.trace.note(self.now, || format!("keeper {n} starts"));
+        for key in found {
+            self.keeper_recovers(n, key);
+        }
+        self.keeper_turn(n);
+    }
+
+    /// What the guard's file and the marks of processes tell of an accepted attempt.
+    fn keeper_recovers(&mut self, n: usize, key: Key) {
+        let Some(process) = self.nodes[n].processes.get(&key).copied() else {
+            let node = &self.nodes[n];
+            let rebooted = node.keeper.journal.live.get(&key).is_some_and(|l| l.boot != node.boot);
+            let end = if rebooted {
+                finish_fact::End::NodeRebooted(true)
+            } else {
+                finish_fact::End::UnknownStatus(true)
+            };
+            let fact = FinishFact { started_unknown: true, ..self.finish_of(n, key, end) };
+            self.nodes[n].keeper.pending.push(Record::Closed { key, fact });
+            return;
+        };
+        self.note_start(n, key, process);
+        let found = &self.truth.processes[process];
+        if found.rebooted {
+            let fact = self.finish_of(n, key, finish_fact::End::NodeRebooted(true));
+            self.nodes[n].keeper.pending.push(Record::Closed { key, fact });
+        } else if found.runs() {
+            self.nodes[n].keeper.tasks.insert(key, Stage::Running { process });
+        } else {
+            self.nodes[n].keeper.tasks.insert(key, Stage::Closing { process });
+            if !found.lives() {
+                self.keeper_closes(n, process);
+            }
+        }
+    }
+
+    pub(crate) fn keeper_crash(&mut self, n: usize) {
+        if !self.nodes[n].keeper.up {
+            return;
+        }
+        self.trace.note(self.now, || format!("keeper {n} dies"));
+        self.nodes[n].keeper.forget();
+        self.keeper_link_breaks(n);
+    }
+
+    pub(crate) fn keeper_request(&mut self, n: usize, request: KeeperRequest) {
+        use keeper_request::Kind;
+        let Some(kind) = request.kind else { return };
+        match kind {
+            Kind::Hello(_) => self.nodes[n].keeper.after.push(After::Welcome),
+            Kind::Run(run) => self.order_run(n, &run),
+            Kind::Kill(kill) => self.order_kill(n, &kill),
+            Kind::Suspend(o) => {
+                let key = Key::from_wire(o.attempt.as_ref(), o.token.as_ref());
+                self.order_suspend(n, o.order_id, key, true);
+            }
+            Kind::Resume(o) => {
+                let key = Key::from_wire(o.attempt.as_ref(), o.token.as_ref());
+                self.order_suspend(n, o.order_id, key, false);
+            }
+            Kind::Forget(o) => self.note_order(n, o.order_id),
+            Kind::Ack(ack) => {
+                self.tell(&Happening::KeeperAcked { node: n, to: ack.to });
+                self.nodes[n].keeper.pending.push(Record::Acked(ack.to));
+            }
+            Kind::Manifest(ask) => self.nodes[n].keeper.after.push(After::Manifest(ask.nonce)),
+            Kind::Ping(ping) => self.nodes[n].keeper.after.push(After::Pong(ping.nonce)),
+            Kind::Later(later) => {
+                if let Some(fact) = self.nodes[n].keeper.journal.facts.get(&later.seq).cloned() {
+                    self.nodes[n].keeper.pending.push(Record::Again(fact));
+                }
+            }
+            Kind::Resend(resend) => self.nodes[n].keeper.next_fact = resend.from.max(1),
+            Kind::Stop(_) | Kind::Upgrade(_) => {}
+        }
+        self.keeper_turn(n);
+    }
+
+    /// Everything of one turn becomes durable together, a moment later.
+    fn keeper_turn(&mut self, n: usize) {
+        let delay = self.rng.skewed(8);
+        let keeper = &mut self.nodes[n].keeper;
+        if !keeper.syncing {
+            keeper.syncing = true;
+            let life = keeper.life;
+            self.at(delay, Event::KeeperSync { node: n, life });
+        }
+    }
+
+    pub(crate) fn keeper_sync(&mut self, n: usize) {
+        let keeper = &mut self.nodes[n].keeper;
+        keeper.syncing = false;
+        for record in std::mem::take(&mut keeper.pending) {
+            keeper.journal.write(record);
+        }
+        for after in std::mem::take(&mut keeper.after) {
+            self.keeper_does(n, after);
+        }
+        self.stream_facts(n);
+    }
+
+    fn keeper_does(&mut self, n: usize, after: After) {
+        match after {
+            After::Welcome => self.welcome_agent(n),
+            After::Manifest(nonce) => {
+                let manifest = self.manifest(n, nonce);
+                self.tell_agent(n, keeper_event::Kind::Manifest(manifest));
+            }
+            After::Pong(nonce) => {
+                let pong = self.pong(n, nonce);
+                self.tell_agent(n, keeper_event::Kind::Pong(pong));
+            }
+            After::Spawn(key) => {
+                let (life, delay) = (self.nodes[n].keeper.life, self.rng.skewed(60));
+                self.at(delay, Event::Spawn { node: n, life, key });
+            }
+            After::Kill(key, cause, grace) => self.keeper_kills(n, key, cause, grace),
+        }
+    }
+
+    fn welcome_agent(&mut self, n: usize) {
+        let node = &mut self.nodes[n];
+        node.keeper.welcomed = true;
+        node.keeper.next_fact = node.keeper.journal.acked + 1;
+        let welcome = KeeperWelcome {
+            journal_id: node.keeper.journal.id.clone(),
+            boot_id: node.boot.to_le_bytes().to_vec(),
+            next_seq: node.keeper.journal.records + 1,
+            acked: node.keeper.journal.acked,
+            version: "sim".to_owned(),
+            pid: 1,
+            limits: "none".to_owned(),
+        };
+        self.tell_agent(n, keeper_event::Kind::Welcome(welcome));
+    }
+
+    fn stream_facts(&mut self, n: usize) {
+        while self.nodes[n].keeper.welcomed {
+            let most = self.rng.range(1, FACTS_MAX) as usize;
+            let keeper = &mut self.nodes[n].keeper;
+            let Some(facts) = keeper.journal.facts_from(keeper.next_fact, most) else { return };
+            keeper.next_fact = facts.to + 1;
+            self.tell_agent(n, keeper_event::Kind::Facts(facts));
+        }
+    }
+
+    fn tell_agent(&mut self, n: usize, kind: keeper_event::Kind) {
+        let (epoch, delay) = (self.nodes[n].epoch, self.rng.skewed(4));
+        self.nodes[n].from_keeper.push_back(KeeperEvent { kind: Some(kind) });
+        self.at(delay, Event::FromKeeper { node: n, epoch });
+    }
+
+    fn note_order(&mut self, n: usize, order: u64) {
+        self.nodes[n].keeper.pending.push(Record::Order(order));
+    }
+
+    fn order_run(&mut self, n: usize, run: &v1::KeeperRun) {
+        let Some(key) = Key::from_wire(run.attempt.as_ref(), run.token.as_ref()) else {
+            return self.note_order(n, run.order_id);
+        };
+        let agent_id = self.nodes[n].saved.agent_id.clone();
+        let order = Happening::RunTaken { node: n, agent: &agent_id, key, order: run.order_id };
+        self.tell(&order);
+        let keeper = &self.nodes[n].keeper;
+        let under_way = |record: &Record| matches!(record, Record::Accepted { key: other, .. } if *other == key);
+        if keeper.journal.knows(key)
+            || keeper.tasks.contains_key(&key)
+            || keeper.pending.iter().any(under_way)
+        {
+            return self.note_order(n, run.order_id);
+        }
+        if let Some(failure) = &run.refuse {
+            let end = finish_fact::End::StartFailure(failure.clone());
+            let fact = self.finish_of(n, key, end);
+            self.note_order(n, run.order_id);
+            self.nodes[n].keeper.pending.push(Record::Closed { key, fact });
+            return;
+        }
+        if let Some(failure) = self.refusal(n, key) {
+            let fact = RefusedFact {
+                attempt: Some(key.attempt_ref()),
+                token: Some(key.token()),
+                failure: Some(failure),
+            };
+            self.note_order(n, run.order_id);
+            self.nodes[n].keeper.pending.push(Record::Refused { fact });
+            return;
+        }
+        let Some(job) = self.client.plan_of(&run.spec) else { return };
+        let boot = self.nodes[n].boot;
+        let keeper = &mut self.nodes[n].keeper;
+        keeper.tasks.insert(key, Stage::Spawning { kill: None });
+        keeper.pending.push(Record::Accepted { key, order: run.order_id, job, boot });
+        keeper.after.push(After::Spawn(key));
+    }
+
+    fn refusal(&mut self, n: usize, key: Key) -> Option<StartFailure> {
+        let other = self.nodes[n]
+            .keeper
+            .tasks
+            .iter()
+            .any(|(k, _)| k.attempt.task == key.attempt.task && *k != key);
+        let keeper = &mut self.nodes[n].keeper;
+        if other {
+            return Some(failure("previous-attempt", 16, true));
+        }
+        if keeper.refuses > 0 {
+            keeper.refuses -= 1;
+            return Some(failure("run-directory", 28, true));
+        }
+        None
+    }
+
+    pub(crate) fn spawn(&mut self, n: usize, key: Key) {
+        let Some(Stage::Spawning { kill }) = self.nodes[n].keeper.tasks.get(&key).copied() else {
+            return;
+        };
+        let Some(job) = self.nodes[n].keeper.journal.live.get(&key).map(|live| live.job) else {
+            return;
+        };
+        let bad_exec = self.plan.jobs[job].bad_exec;
+        let node_fault = !bad_exec && self.nodes[n].keeper.fails > 0;
+        if bad_exec || node_fault {
+            if node_fault {
+                self.nodes[n].keeper.fails -= 1;
+            }
+            let what =
+                if bad_exec { failure("exec", 2, false) } else { failure("cgroup", 11, true) };
+            let fact = self.finish_of(n, key, finish_fact::End::StartFailure(what));
+            let keeper = &mut self.nodes[n].keeper;
+            keeper.tasks.remove(&key);
+            keeper.pending.push(Record::Closed { key, fact });
+            return self.keeper_turn(n);
+        }
+        let process = self.give_birth(n, key, job);
+        self.nodes[n].keeper.tasks.insert(key, Stage::Running { process });
+        self.note_start(n, key, process);
+        if let Some((cause, grace)) = kill {
+            self.nodes[n].keeper.pending.push(Record::KillNoted);
+            self.nodes[n].keeper.after.push(After::Kill(key, cause, grace));
+        }
+        self.keeper_turn(n);
+    }
+
+    fn give_birth(&mut self, n: usize, key: Key, job: usize) -> usize {
+        let process = self.truth.processes.len();
+        let ends_ms = self.plan.jobs[job].duration_ms.map(|duration| self.now + duration);
+        self.truth.processes.push(Process {
+            key,
+            node: n,
+            job,
+            pid: process as u32 + 100,
+            born_ms: self.now,
+            ends_ms,
+            ended: None,
+            empty_ms: None,
+            killed_for: KillCause::Unspecified,
+            stopped_ms: None,
+            rebooted: false,
+            serial: 0,
+        });
+        self.nodes[n].processes.insert(key, process);
+        self.trace.note(self.now, || format!("node {n} runs {} as process {process}", key.attempt));
+        self.tell(&Happening::Spawned { process });
+        if let Some(at) = ends_ms {
+            self.queue.push(at, Event::MainEnds { process, serial: 0 });
+        }
+        process
+    }
+
+    fn note_start(&mut self, n: usize, key: Key, process: usize) {
+        let journalled =
+            self.nodes[n].keeper.journal.live.get(&key).is_some_and(|l| l.started.is_some());
+        if !journalled {
+            let fact = self.start_of(key, process);
+            self.nodes[n].keeper.pending.push(Record::Started { key, fact });
+        }
+    }
+
+    fn start_of(&self, key: Key, process: usize) -> StartFact {
+        let found = &self.truth.processes[process];
+        StartFact {
+            attempt: Some(key.attempt_ref()),
+            token: Some(key.token()),
+            pid: found.pid,
+            pid_start_ticks: found.born_ms / 10,
+            start_wall_ms: self.wall(self.nodes[found.node].wall_skew_ms, found.born_ms),
+            ..StartFact::default()
+        }
+    }
+
+    fn finish_of(&self, n: usize, key: Key, end: finish_fact::End) -> FinishFact {
+        let process = self.nodes[n].processes.get(&key).copied();
+        FinishFact {
+            attempt: Some(key.attempt_ref()),
+            token: Some(key.token()),
+            end: Some(end),
+            start: process.map(|process| self.start_of(key, process)),
+            finish_wall_ms: self.wall(self.nodes[n].wall_skew_ms, self.now),
+            ..FinishFact::default()
+        }
+    }
+
+    /// The main process is reaped: the rest of its tree gets the kill sequence.
+    pub(crate) fn reaped(&mut self, n: usize, process: usize) {
+        let key = self.truth.processes[process].key;
+        if self.nodes[n].keeper.tasks.get(&key) == Some(&Stage::Running { process }) {
+            self.nodes[n].keeper.tasks.insert(key, Stage::Closing { process });
+            self.nodes[n].keeper.pending.push(Record::Exited);
+            self.keeper_turn(n);
+        }
+    }
+
+    /// Its tree is empty: the finish may be told.
+    pub(crate) fn keeper_closes(&mut self, n: usize, process: usize) {
+        let found = &self.truth.processes[process];
+        let (key, killed_for) = (found.key, found.killed_for);
+        let Some((_, status)) = found.ended else { return };
+        if self.nodes[n].keeper.tasks.get(&key) != Some(&Stage::Closing { process }) {
+            return;
+        }
+        let mut fact = self.finish_of(n, key, finish_fact::End::WaitStatus(status));
+        fact.set_killed_for(killed_for);
+        let keeper = &mut self.nodes[n].keeper;
+        keeper.tasks.remove(&key);
+        keeper.pending.push(Record::Closed { key, fact });
+        self.keeper_turn(n);
+    }
+
+    fn order_kill(&mut self, n: usize, order: &v1::KeeperKill) {
+        self.note_order(n, order.order_id);
+        let Some(key) = Key::from_wire(order.attempt.as_ref(), order.token.as_ref()) else {
+            return;
+        };
+        let cause = order.cause();
+        let keeper = &mut self.nodes[n].keeper;
+        match keeper.tasks.get_mut(&key) {
+            Some(Stage::Spawning { kill }) => {
+                kill.get_or_insert((cause, order.grace_ms));
+            }
+            Some(Stage::Running { .. }) => {
+                keeper.pending.push(Record::KillNoted);
+                keeper.after.push(After::Kill(key, cause, order.grace_ms));
+            }
+            Some(Stage::Closing { .. }) | None => {}
+        }
+    }
+
+    fn keeper_kills(&mut self, n: usize, key: Key, cause: KillCause, grace: u64) {
+        let Some(Stage::Running { process }) = self.nodes[n].keeper.tasks.get(&key).copied() else {
+            return;
+        };
+        let found = &self.truth.processes[process];
+        if !found.runs() {
+            return;
+        }
+        let job = &self.plan.jobs[found.job];
+        let (ignores, grace) = (job.ignores_term, if grace > 0 { grace } else { job.grace_ms });
+        let first = found.killed_for == KillCause::Unspecified;
+        self.trace.note(self.now, || format!("node {n} kills process {process} for {cause:?}"));
+        self.go_on(process);
+        let found = &mut self.truth.processes[process];
+        if first {
+            found.killed_for = cause;
+        }
+        if !ignores {
+            let delay = self.rng.skewed(200).min(grace);
+            self.at(delay, Event::Signalled { process, signal: 15 });
+        }
+        self.at(grace, Event::Signalled { process, signal: 9 });
+    }
+
+    fn order_suspend(&mut self, n: usize, order: u64, key: Option<Key>, suspend: bool) {
+        self.note_order(n, order);
+        let Some(key) = key else { return };
+        let Some(Stage::Running { process }) = self.nodes[n].keeper.tasks.get(&key).copied() else {
+            return;
+        };
+        let found = &mut self.truth.processes[process];
+        if !found.runs() || found.killed_for != KillCause::Unspecified {
+            return;
+        }
+        if suspend && found.stopped_ms.is_none() {
+            found.stopped_ms = Some(self.now);
+            found.serial += 1;
+        } else if !suspend {
+            self.go_on(process);
+        }
+    }
+
+    /// SIGCONT: its own end moves by the time it stood still.
+    fn go_on(&mut self, process: usize) {
+        let found = &mut self.truth.processes[process];
+        let Some(since) = found.stopped_ms.take() else { return };
+        found.serial += 1;
+        let serial = found.serial;
+        if let Some(ends) = &mut found.ends_ms {
+            *ends += self.now - since;
+            let at = *ends;
+            self.queue.push(at, Event::MainEnds { process, serial });
+        }
+    }
+
+    pub(crate) fn main_ends(&mut self, process: usize, status: u32) {
+        let found = &mut self.truth.processes[process];
+        if !found.runs() {
+            return;
+        }
+        found.ended = Some((self.now, status));
+        let (n, linger) = (found.node, self.plan.jobs[found.job].linger_ms);
+        self.trace.note(self.now, || format!("process {process} ends with {status:#x}"));
+        let life = self.nodes[n].keeper.life;
+        self.at(0, Event::Reaped { node: n, life, process });
+        self.at(linger, Event::TreeEmpty { process });
+    }
+
+    pub(crate) fn tree_empty(&mut self, process: usize) {
+        let found = &mut self.truth.processes[process];
+        if !found.lives() {
+            return;
+        }
+        found.empty_ms = Some(self.now);
+        let n = found.node;
+        let life = self.nodes[n].keeper.life;
+        self.at(1, Event::Emptied { node: n, life, process });
+    }
+
+    fn phases(&self, n: usize) -> impl Iterator<Item = (Key, Phase)> {
+        self.nodes[n].keeper.tasks.iter().map(|(key, stage)| {
+            let phase = match stage {
+                Stage::Spawning { .. } => Phase::Accepted,
+                Stage::Running { process } | Stage::Closing { process } => {
+                    match self.truth.processes[*process].stopped_ms {
+                        Some(_) => Phase::Suspended,
+                        None => Phase::Running,
+                    }
+                }
+            };
+            (*key, phase)
+        })
+    }
+
+    fn manifest(&self, n: usize, nonce: u64) -> KeeperManifest {
+        let keeper = &self.nodes[n].keeper;
+        let live = self.phases(n).map(|(key, phase)| {
+            let start = keeper.journal.live.get(&key).and_then(|live| live.started.as_ref());
+            ManifestItem {
+                attempt: Some(key.attempt_ref()),
+                token: Some(key.token()),
+                phase: phase.into(),
+                pid: start.map_or(0, |s| s.pid),
+                pid_start_ticks: start.map_or(0, |s| s.pid_start_ticks),
+                start_wall_ms: start.map_or(0, |s| s.start_wall_ms),
+            }
+        });
+        let ended = keeper.journal.ended.values().map(|key| ManifestItem {
+            attempt: Some(key.attempt_ref()),
+            token: Some(key.token()),
+            phase: Phase::Ended.into(),
+            ..ManifestItem::default()
+        });
+        KeeperManifest {
+            nonce,
+            items: live.chain(ended).collect(),
+            last_seq: keeper.journal.last_fact,
+            last_order: keeper.journal.last_order,
+        }
+    }
+
+    fn pong(&self, n: usize, nonce: u64) -> KeeperPong {
+        let keeper = &self.nodes[n].keeper;
+        let digest: Digest = self.phases(n).map(|(key, phase)| (key.attempt, phase)).collect();
+        KeeperPong {
+            nonce,
+            boottime_ms: self.now,
+            digest: digest.value(),
+            last_seq: keeper.journal.last_fact,
+            last_order: keeper.journal.last_order,
+            disk_full: keeper.refuses > 3,
+            problem: String::new(),
+            live: keeper.tasks.len() as u32,
+        }
+    }
+}
+
+fn failure(step: &str, errno: i32, node_fault: bool) -> StartFailure {
+    StartFailure { step: step.to_owned(), errno, node_fault, ..StartFailure::default() }
+}

@@ -1,0 +1,5 @@
+//! The program `sim`.
+
+fn main() -> std::process::ExitCode {
+    sim::main()
+}

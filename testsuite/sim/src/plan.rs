@@ -1,0 +1,196 @@
+//! What one seed does: the cluster's size and times, its jobs, and which faults are switched on.
+//! Each seed uses only some of the faults, for many bugs hide behind too much of everything.
+
+use crate::rng::Rng;
+use proto::v1::{OnDisconnect, Policy};
+
+/// A kind of trouble.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Fault {
+    AgentKill,
+    AgentStop,
+    AgentFreeze,
+    AgentDiskFails,
+    KeeperKill,
+    KeeperFreeze,
+    NodeReboot,
+    NodeLost,
+    NodeRefuses,
+    NodeFailsStarts,
+    Cut,
+    CutUp,
+    CutDown,
+    CutShort,
+    LeaderCrash,
+    LeaderFreeze,
+    LeaderDeposed,
+    LeaderIsolated,
+    FollowerCrash,
+    CommitStall,
+    ApplyStall,
+    WallJump,
+}
+
+/// Every kind.
+pub(crate) const FAULTS: [Fault; 22] = [
+    Fault::AgentKill,
+    Fault::AgentStop,
+    Fault::AgentFreeze,
+    Fault::AgentDiskFails,
+    Fault::KeeperKill,
+    Fault::KeeperFreeze,
+    Fault::NodeReboot,
+    Fault::NodeLost,
+    Fault::NodeRefuses,
+    Fault::NodeFailsStarts,
+    Fault::Cut,
+    Fault::CutUp,
+    Fault::CutDown,
+    Fault::CutShort,
+    Fault::LeaderCrash,
+    Fault::LeaderFreeze,
+    Fault::LeaderDeposed,
+    Fault::LeaderIsolated,
+    Fault::FollowerCrash,
+    Fault::CommitStall,
+    Fault::ApplyStall,
+    Fault::WallJump,
+];
+
+/// One run.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub controllers: usize,
+    pub nodes: usize,
+    pub cpus: u32,
+    pub policy: Policy,
+    pub beat_ms: u64,
+    pub net_max_ms: u64,
+    pub commit_max_ms: u64,
+    pub jobs: Vec<JobPlan>,
+    pub faults: Vec<Fault>,
+    /// Mean distance of two faults.
+    pub fault_gap_ms: u64,
+    /// Chaos, calm, chaos again; after that everything must settle.
+    pub chaos_ms: [u64; 2],
+}
+
+/// One job, as its submitter and its program know it.
+#[derive(Clone, Debug)]
+pub(crate) struct JobPlan {
+    pub submit_ms: u64,
+    /// `None`: it ends only if it is ended.
+    pub duration_ms: Option<u64>,
+    /// Raw wait status of its own end.
+    pub status: u32,
+    pub ignores_term: bool,
+    /// How long children outlive the main process.
+    pub linger_ms: u64,
+    pub grace_ms: u64,
+    pub cpus: u32,
+    pub on_disconnect: OnDisconnect,
+    /// The program does not exist.
+    pub bad_exec: bool,
+    pub cancel_ms: Option<u64>,
+    pub suspend_ms: Option<u64>,
+    pub hold: bool,
+    pub priority: i32,
+}
+
+/// Jobs of one run at most: what matters are interleavings, not numbers.
+const JOBS_MAX: u64 = 24;
+
+impl Plan {
+    pub fn draw(rng: &mut Rng) -> Plan {
+        let beat_ms = rng.range(500, 5_000);
+        let timeout = beat_ms * 3 + rng.below(beat_ms * 2);
+        let ttl = timeout + rng.range(2_000, 60_000);
+        let policy = Policy {
+            heartbeat_timeout_ms: timeout,
+            transient_job_timeout_ms: ttl,
+            on_disconnect: if rng.permille(250) {
+                OnDisconnect::Unknown.into()
+            } else {
+                OnDisconnect::Exit.into()
+            },
+            ..Policy::default()
+        };
+        let first = rng.range(10_000, 20_000 + timeout * 2);
+        let chaos_ms = [first, rng.range(5_000, timeout + ttl)];
+        let jobs = rng.range(3, JOBS_MAX);
+        let on = rng.range(1, 9);
+        let faults = (0..on).filter_map(|_| rng.pick(&FAULTS)).collect();
+        let mut plan = Plan {
+            controllers: if rng.permille(500) { 1 } else { 3 },
+            nodes: rng.range(1, 3) as usize,
+            cpus: rng.range(2, 8) as u32,
+            policy,
+            beat_ms,
+            net_max_ms: rng.skewed(150),
+            commit_max_ms: rng.skewed(80),
+            jobs: Vec::new(),
+            faults,
+            fault_gap_ms: rng.range(500, 6_000),
+            chaos_ms,
+        };
+        plan.jobs = (0..jobs).map(|_| plan.draw_job(rng)).collect();
+        plan
+    }
+
+    fn draw_job(&self, rng: &mut Rng) -> JobPlan {
+        let submit_ms = rng.below(self.chaos_ms[0] + 5_000);
+        let ever = rng.permille(150);
+        let duration = match rng.below(4) {
+            0 => rng.below(5),
+            1 => rng.below(2_000),
+            2 => rng.below(15_000),
+            _ => rng.below(self.policy.transient_job_timeout_ms + 10_000),
+        };
+        let status = match rng.below(4) {
+            0 | 1 => 0,
+            2 => (rng.range(1, 255) as u32) << 8,
+            _ => rng.range(1, 11) as u32,
+        };
+        let cancel_ms = (ever || rng.permille(200)).then(|| submit_ms + rng.skewed(30_000));
+        JobPlan {
+            submit_ms,
+            duration_ms: (!ever).then_some(duration),
+            status,
+            ignores_term: rng.permille(200),
+            linger_ms: if rng.permille(200) { rng.below(3_000) } else { 0 },
+            grace_ms: rng.range(100, 4_000),
+            cpus: rng.range(1, u64::from(self.cpus)) as u32,
+            on_disconnect: match rng.below(4) {
+                0 => OnDisconnect::Exit,
+                1 => OnDisconnect::Unknown,
+                _ => OnDisconnect::Unspecified,
+            },
+            bad_exec: rng.permille(60),
+            cancel_ms,
+            suspend_ms: rng.permille(120).then(|| submit_ms + rng.skewed(10_000)),
+            hold: rng.permille(50),
+            priority: rng.below(3) as i32 - 1,
+        }
+    }
+
+    /// Silence after which an agent gives a session up, and the controller an agent.
+    pub fn patience_ms(&self) -> u64 {
+        self.policy.heartbeat_timeout_ms
+    }
+
+    /// How long after the last fault every agent has a judged session at the latest: it gives up a
+    /// dead one, finds the leader by trying, and shows its manifest; a lost proposal costs 10 s.
+    pub fn rejoin_ms(&self) -> u64 {
+        self.patience_ms() + 16 * self.beat_ms + 20_000
+    }
+
+    /// How long after the last fault everything has ended at the latest, jobs one after another.
+    pub fn settle_ms(&self) -> u64 {
+        let work: u64 = self
+            .jobs
+            .iter()
+            .map(|job| job.duration_ms.unwrap_or(0) + job.grace_ms + job.linger_ms + 5_000)
+            .sum();
+        self.rejoin_ms() + 2 * self.policy.transient_job_timeout_ms + work + 120_000
+    }
+}
