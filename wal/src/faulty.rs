@@ -50,8 +50,11 @@ pub enum Fault {
     FailSync(u64),
     /// The n-th write from now fails with an I/O error, nothing written.
     FailWrite(u64),
-    /// The n-th write from now finds no space half-way, as on a copy-on-write file system.
+    /// The n-th write from now finds no space for its last byte, as can happen on a copy-on-write
+    /// file system; the others are written.
     NoSpaceInWrite(u64),
+    /// The n-th removal from now fails and removes nothing.
+    FailRemove(u64),
 }
 
 /// The unit in which a power loss keeps or loses bytes.
@@ -81,6 +84,7 @@ enum Trigger {
     FailSync,
     FailWrite,
     NoSpaceInWrite,
+    FailRemove,
 }
 
 #[derive(Debug, Default)]
@@ -138,6 +142,7 @@ impl FaultyDisk {
             Fault::FailSync(n) => (Trigger::FailSync, n),
             Fault::FailWrite(n) => (Trigger::FailWrite, n),
             Fault::NoSpaceInWrite(n) => (Trigger::NoSpaceInWrite, n),
+            Fault::FailRemove(n) => (Trigger::FailRemove, n),
         };
         self.lock().faults.push(armed);
     }
@@ -255,6 +260,9 @@ impl Storage for FaultyDisk {
         if !state.names.contains_key(name) {
             return Err(not_found(name));
         }
+        if state.fires(Trigger::FailRemove) {
+            return Err(io::Error::other("removal failed on purpose"));
+        }
         state.change_dir(DirChange::Remove { name: name.to_owned() })
     }
 
@@ -308,7 +316,7 @@ impl StorageFile for FaultyFile {
         }
         let cut = state.fires(Trigger::NoSpaceInWrite);
         if cut {
-            bytes.truncate(bytes.len() / 2);
+            bytes.pop();
         }
         let end = offset + bytes.len() as u64;
         let old = state.inode(self.id).bytes.len() as u64;

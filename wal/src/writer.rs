@@ -548,3 +548,47 @@ impl<F: StorageFile + Send + Sync> View for Reader<F> {
         self.free_space()
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::faulty::FaultyDisk;
+    use crate::log::Options;
+    use crate::record::Identity;
+
+    fn entry(index: u64, term: u64) -> Record {
+        Record::Entry { index, term, payload: vec![term as u8] }
+    }
+
+    fn pending(number: u64, records: Vec<Record>) -> Pending {
+        Pending { number, work: Work::Append { records: Arc::new(records), bytes: 0 } }
+    }
+
+    /// A reader may look at the queue, then be slow, and meet an index that went on: requests 1 and
+    /// 2 were in its queue, and 3, which the index has, cut deeper. Doing 1 and 2 again on top would
+    /// show a log that never was.
+    #[test]
+    fn what_the_index_has_is_not_laid_over_it_again() {
+        let identity = Identity { cluster_id: [1; 16], owner_id: 1 };
+        let mut log = Log::open(FaultyDisk::new(1), identity, Options::default()).unwrap().0;
+        let requests = [
+            pending(1, (1..=8).map(|index| entry(index, 1)).collect()),
+            pending(2, vec![Record::Cut { from: 8 }, entry(8, 2)]),
+            pending(3, vec![Record::Cut { from: 7 }, entry(7, 3), entry(8, 3), entry(9, 3)]),
+        ];
+        for request in &requests {
+            let Work::Append { records, .. } = &request.work else { continue };
+            log.set_mark(request.number);
+            log.append(records).unwrap();
+        }
+        let reader = log.reader();
+        let read = reader.read_with(&requests[..2], 7, 9).unwrap();
+        assert_eq!(read.iter().map(|entry| entry.term).collect::<Vec<_>>(), [3, 3, 3]);
+        assert_eq!(reader.end_with(&requests[..2]), (1, 9));
+        // A request that the index lacks does count.
+        let newer = [requests[2].clone(), pending(4, vec![Record::Cut { from: 9 }])];
+        assert_eq!(reader.end_with(&newer), (1, 8));
+        assert_eq!(reader.term_with(&newer, 9), None);
+    }
+}

@@ -332,6 +332,45 @@ fn space_that_runs_out_inside_a_write_leaves_no_trace_of_the_batch() {
 }
 
 #[test]
+fn a_batch_that_was_refused_does_not_come_back_even_if_it_got_through() {
+    let mut disk = FaultyDisk::new(1);
+    let (mut log, _) = open(disk.clone()).unwrap();
+    log.append(&[entry(1, 1, 10)]).unwrap();
+    log.sync().unwrap();
+    disk.arm(wal::Fault::NoSpaceInWrite(1));
+    // Its last byte is padding, so all of the batch is in the file when the write fails.
+    assert!(matches!(log.append(&[entry(2, 1, 9)]), Err(WriteError::NoSpace { .. })));
+    disk.crash(Keep::Everything);
+    let (mut log, found) = open(disk.clone()).unwrap();
+    assert_eq!(found.last, 1);
+    log.append(&[entry(2, 2, 50)]).unwrap();
+    assert_eq!(log.read(2, 2).unwrap(), [logged(2, 2, 50)]);
+}
+
+#[test]
+fn old_segments_that_a_skip_could_not_remove_stay_void() {
+    let mut disk = FaultyDisk::new(1);
+    let (mut log, _) = open(disk.clone()).unwrap();
+    log.append(&[Record::Vote(vec![3])]).unwrap();
+    for index in 1..=9 {
+        log.append(&[entry(index, 1, 1000)]).unwrap();
+    }
+    disk.arm(wal::Fault::FailRemove(1));
+    assert!(matches!(log.skip_to(40, 5), Err(WriteError::Purge { doing: "remove", .. })));
+    log.append(&[entry(41, 5, 100)]).unwrap();
+    log.sync().unwrap();
+    disk.crash(Keep::Nothing);
+    let (mut log, found) = open(disk.clone()).unwrap();
+    assert!(found.segments > 1);
+    assert_eq!((found.first, found.last, found.purged), (41, 41, (40, 5)));
+    assert_eq!(found.vote, Some(vec![3]));
+    assert_eq!(all(&log), [logged(41, 5, 100)]);
+    // The next purge takes them along.
+    log.purge(40, None).unwrap();
+    assert_eq!(disk.image().keys().filter(|name| name.ends_with(".wal")).count(), 1);
+}
+
+#[test]
 fn after_a_failed_fsync_the_log_takes_no_more_and_opening_makes_it_durable_anew() {
     let mut disk = FaultyDisk::new(5);
     let (mut log, _) = open(disk.clone()).unwrap();
