@@ -134,6 +134,9 @@ impl Keeper {
             (Health::Broken(why), _) => why.clone(),
             (Health::Full, _) => "disk full: the keeper's journal waits for room".into(),
             (Health::Good, Some(slow)) => slow.clone(),
+            (Health::Good, None) if self.notice.is_none() => {
+                "the keeper has no guard: if it dies too, exit statuses are lost".into()
+            }
             (Health::Good, None) => String::new(),
         }
     }

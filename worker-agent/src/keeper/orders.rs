@@ -146,6 +146,7 @@ impl Keeper {
         if let Some(failure) = run.refuse {
             return self.end_unstarted(key, run.order_id, failure);
         }
+        self.look_for_room(identity::boottime_ms());
         match self.accept_run(key, &run) {
             Ok((spec, accepted)) => self.take_run(key, run, spec, accepted),
             Err(failure) => self.refuse(key, run.order_id, failure),

@@ -177,8 +177,13 @@ impl Keeper {
     /// Accepted, and the last keeper died before it could say more: perhaps it started.
     fn recover_accepted(&mut self, id: u64, marks: &mut Option<Marks>) {
         let Some(task) = self.tasks.get(&id) else { return };
-        let marks = marks.get_or_insert_with(marked_processes);
-        let processes = marks.get(&task.accepted.mark).cloned().unwrap_or_default();
+        let processes: Vec<Stat> = match &task.slot {
+            Some(slot) => slot.processes().into_iter().filter_map(procfs::stat).collect(),
+            None => {
+                let marks = marks.get_or_insert_with(marked_processes);
+                marks.get(&task.accepted.mark).cloned().unwrap_or_default()
+            }
+        };
         // The main process leads its own session; what it started came later.
         let main = processes
             .iter()

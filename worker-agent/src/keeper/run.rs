@@ -72,6 +72,7 @@ pub(crate) struct Keeper {
     pub(super) idle_since_ms: Option<u64>,
     pub(super) look_ms: u64,
     pub(super) has_room: bool,
+    pub(super) room_look_ms: u64,
     pub(super) slow_spawn: Option<String>,
     pub(super) strangers: BTreeSet<ProcessId>,
     pub(super) _lock: OwnedFd,
@@ -186,7 +187,7 @@ impl Keeper {
             self.listener = None;
             self.log.say("the data directory was deleted: ends when the last tree has ended");
         }
-        self.has_room = !matches!(self.health, Health::Good) || self.journal.has_room();
+        self.look_for_room(now);
         if matches!(self.health, Health::Full) {
             self.health = Health::Good;
         }
@@ -203,6 +204,14 @@ impl Keeper {
             || !self.quiet.is_empty()
             || self.idle_since_ms.is_some();
         self.look_ms = now + if busy { LOOK_BUSY_MS.min(self.idle_ms) } else { LOOK_IDLE_MS };
+    }
+
+    /// Asks the file system, but not for every order.
+    pub(super) fn look_for_room(&mut self, now: u64) {
+        if now >= self.room_look_ms {
+            self.has_room = self.journal.has_room();
+            self.room_look_ms = now + LOOK_BUSY_MS;
+        }
     }
 
     /// Processes that a job left and that cannot be attributed: said once each, never killed.

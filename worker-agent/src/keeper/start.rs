@@ -179,6 +179,7 @@ impl Keeper {
             idle_since_ms: None,
             look_ms: 0,
             has_room: true,
+            room_look_ms: 0,
             slow_spawn: None,
             strangers: BTreeSet::new(),
             _lock: lock,

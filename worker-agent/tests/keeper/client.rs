@@ -24,6 +24,7 @@ pub const TESTS: &[Test] = &[
     ("stop_ends_jobs_only_if_asked", stop),
     ("a_deleted_directory_ends_the_keeper_after_its_jobs", deleted),
     ("a_journal_that_is_not_understood_is_named", bad_journal),
+    ("a_full_disk_refuses_runs_and_keeps_ends", full_disk),
     ("a_request_before_hello_is_refused", no_hello),
 ];
 
@@ -171,6 +172,33 @@ fn bad_journal() {
     fs::remove_file(world.dir().join("journal.id")).unwrap();
     world.launch().unwrap();
     world.connect();
+}
+
+fn full_disk() {
+    let Some(mut world) = World::on_small_disk(8 << 20) else { return };
+    let file = world.open_path("go");
+    let text = format!("while [ ! -e {} ]; do sleep 0.05; done; exit 3", file.display());
+    let job = Job::shell(1, &text);
+    world.run(&job);
+    world.start_of(&job);
+    let filler = world.dir().join("filler");
+    let full = fs::write(&filler, vec![1; 16 << 20]).unwrap_err();
+    assert_eq!(full.raw_os_error(), Some(libc::ENOSPC));
+    wait_for("the keeper to see it", || world.pong().disk_full.then_some(()));
+    let next = Job::shell(2, "true");
+    world.run(&next);
+    let refused = world.until("a refusal", |world| {
+        world.facts.iter().find_map(|f| match &f.kind {
+            Some(proto::v1::fact::Kind::Refused(refused)) => refused.failure.clone(),
+            _ => None,
+        })
+    });
+    assert!(refused.node_fault && refused.errno == libc::ENOSPC, "{refused:?}");
+    fs::write(file, "").unwrap();
+    assert_eq!(status_of(&world.finish_of(&job)), exited(3), "ends are still recorded");
+    fs::remove_file(filler).unwrap();
+    wait_for("room again", || (!world.pong().disk_full).then_some(()));
+    assert_eq!(status_of(&world.outcome(&Job::shell(3, "exit 4"))), exited(4));
 }
 
 fn no_hello() {

@@ -201,6 +201,7 @@ fn guard_dies() {
         fs::write(world.open_path("go"), "").unwrap();
         assert_eq!(status_of(&world.finish_of(&job)), exited(3));
         assert!(world.job_processes().is_empty());
+        assert!(world.pong().problem.contains("guard"));
         assert!(world.launch().is_ok(), "the lock is the keeper's now, no second one starts");
         let pid = world.welcome.pid;
         world.connect();

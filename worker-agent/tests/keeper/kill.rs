@@ -19,6 +19,8 @@ pub const TESTS: &[Test] = &[
     ("a_suspended_job_is_thawed_to_be_cancelled", suspended),
     ("orders_for_what_is_unknown_are_noted", unknown),
     ("the_next_attempt_waits_for_the_tree_of_the_last", next_attempt),
+    ("what_cannot_die_is_told_as_leftover_and_killed_on", leftover),
+    ("orphans_are_reaped_and_steal_no_status", orphans),
     ("hundreds_live_and_die_together", hundreds),
 ];
 
@@ -200,6 +202,58 @@ fn next_attempt() {
     next.attempt = 3;
     next.spec.argv = vec![b"true".to_vec()];
     assert_eq!(status_of(&world.outcome(&next)), 0);
+}
+
+/// A process in a frozen cgroup of v1 takes no signal until it is thawed.
+fn leftover() {
+    for mode in [Mode::Best, Mode::Marks] {
+        let mut world = World::new(mode);
+        let freezer = format!("/sys/fs/cgroup/freezer/keeper-test-{}-{mode:?}", std::process::id());
+        if fs::create_dir(&freezer).is_err() {
+            return;
+        }
+        let mut job = Job::shell(
+            1,
+            &format!(
+                "sleep 999 & echo $! > {freezer}/cgroup.procs; echo FROZEN > {freezer}/freezer.state; \
+                 exit 7"
+            ),
+        );
+        job.spec.kill_grace_ms = Some(100);
+        let finish = world.outcome(&job);
+        let told_after = finish.finish_wall_ms;
+        assert_eq!((status_of(&finish), finish.leftover), (exited(7), 1), "{mode:?}");
+        assert!(
+            told_after < finish.start.unwrap().start_wall_ms + 5_000,
+            "the time of the main's end"
+        );
+        assert_eq!(world.pong().live, 0);
+        let mut next = job.clone();
+        next.attempt = 2;
+        world.run(&next);
+        world.until("a refusal", |world| world.log().contains("1/2 refused").then_some(()));
+        assert_eq!(world.job_processes().len(), 1);
+        fs::write(format!("{freezer}/freezer.state"), "THAWED").unwrap();
+        wait_for("the leftover's end", || world.job_processes().is_empty().then_some(()));
+        wait_for("its cgroup's end", || fs::remove_dir(&freezer).ok());
+    }
+}
+
+fn orphans() {
+    for mode in [Mode::Best, Mode::Marks] {
+        let mut world = World::new(mode);
+        let job = Job::shell(1, "i=0; while [ $i -lt 200 ]; do (true &); i=$((i+1)); done; exit 5");
+        let other = Job::shell(2, "sleep 0.2; exit 6");
+        world.run(&other);
+        world.run(&job);
+        assert_eq!(status_of(&world.finish_of(&job)), exited(5));
+        assert_eq!(status_of(&world.finish_of(&other)), exited(6));
+        let keeper = world.welcome.pid;
+        wait_for("no child of the keeper", || {
+            let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
+            children.unwrap_or_default().trim().is_empty().then_some(())
+        });
+    }
 }
 
 fn hundreds() {

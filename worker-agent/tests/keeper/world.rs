@@ -58,6 +58,7 @@ pub struct World {
     /// Pongs, manifests and the like that came between facts.
     events: Vec<Event>,
     next_order: u64,
+    mounted: bool,
 }
 
 impl World {
@@ -71,6 +72,21 @@ impl World {
         world.launch().unwrap();
         world.connect();
         world
+    }
+
+    /// On a file system of its own of this size; `None` where none can be mounted.
+    pub fn on_small_disk(bytes: u64) -> Option<World> {
+        let mut world = World::bare(Mode::Best, 10_000);
+        let size = format!("size={bytes},mode=700");
+        let mut mount = Command::new("mount");
+        let mounted = mount.args(["-t", "tmpfs", "-o", &size, "none"]).arg(world.dir()).output();
+        world.mounted = mounted.is_ok_and(|output| output.status.success());
+        if !world.mounted {
+            return None;
+        }
+        world.launch().unwrap();
+        world.connect();
+        Some(world)
     }
 
     /// A directory without keeper.
@@ -95,6 +111,7 @@ impl World {
             facts: Vec::new(),
             events: Vec::new(),
             next_order: 1,
+            mounted: false,
         }
     }
 
@@ -364,6 +381,9 @@ impl Drop for World {
         while !left.is_empty() {
             left.into_iter().for_each(kill_pid);
             left = self.processes();
+        }
+        if self.mounted {
+            let _ = Command::new("umount").arg("-l").arg(self.dir()).status();
         }
         if std::thread::panicking() {
             eprintln!("{}", self.log());
