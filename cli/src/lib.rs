@@ -1,6 +1,10 @@
 //! The command line of docket: one binary for people, scripts and the daemons.
 //! It never decides anything about jobs: it asks a server, and shows what that says.
 //! Begin reading with `entry.rs`, then `args/` (what can be typed) and `commands/run.rs`.
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, clippy::panic, reason = "test code: a surprise must end the test")
+)]
 
 mod entry;
 mod exit;

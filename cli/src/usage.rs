@@ -1,6 +1,9 @@
 //! What is wrong with a command line, in one line; with a hint where somebody comes from Slurm.
 
+use crate::args::Cli;
+use crate::parse::nearest;
 use crate::slurm;
+use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::error::Error;
 
@@ -17,9 +20,11 @@ pub fn words(error: &clap::Error) -> String {
         ErrorKind::UnknownArgument => unknown(error, &argument.unwrap_or_default()),
         ErrorKind::InvalidSubcommand => {
             let given = context(error, ContextKind::InvalidSubcommand).unwrap_or_default();
-            let near = context(error, ContextKind::SuggestedSubcommand);
-            let near = near.map_or(String::new(), |near| format!("; docket {near}?"));
-            format!("no command {given}{near}: docket help lists all")
+            let names: Vec<String> =
+                Cli::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
+            let near = nearest(&given, names.iter().map(String::as_str));
+            let near = near.map_or(String::new(), |near| format!("did you mean {near}? "));
+            format!("no command {given}: {near}docket help lists all")
         }
         ErrorKind::InvalidValue => {
             let value = context(error, ContextKind::InvalidValue).unwrap_or_default();
@@ -29,6 +34,9 @@ pub fn words(error: &clap::Error) -> String {
                 "" => format!("{option}: it needs a value; {allowed}"),
                 value => format!("{option} {value}: it can be {allowed}"),
             }
+        }
+        ErrorKind::MissingRequiredArgument => {
+            format!("{} is missing: see --help", argument.unwrap_or_default())
         }
         _ => first_line(error),
     }
@@ -41,7 +49,7 @@ fn unknown(error: &clap::Error, argument: &str) -> String {
         return format!("{name}: {hint}");
     }
     match context(error, ContextKind::SuggestedArg) {
-        Some(near) => format!("no option {name}: {near}?"),
+        Some(near) => format!("no option {name}: did you mean {near}?"),
         None => format!("no option {name}: see --help; a command of yours stands behind --"),
     }
 }

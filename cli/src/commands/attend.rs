@@ -25,7 +25,7 @@ const QUEUED_QUIETLY: Duration = Duration::from_secs(2);
 /// After a signal the answer to a submit is awaited so long.
 const ANSWER_AFTER_SIGNAL: Duration = Duration::from_secs(2);
 /// What a program gets that writes to a closed pipe.
-const SIGPIPE: u32 = 13;
+const SIGPIPE: i32 = 13;
 
 /// Which outputs are shown; one that goes to a file of the user's is not.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +41,8 @@ pub struct Shown {
 enum Copied {
     Whole,
     Part,
+    /// Its reader went away, as `head` does.
+    Unwanted,
 }
 
 /// The signals of a person who leaves or wants an end.
@@ -169,15 +171,15 @@ async fn see_through(client: &Client, job: u64, shown: Shown) -> Result<u8, Fail
     let ended = ended?;
     let Some(task) = ended.first() else { return Ok(exit::FAILED) };
     let code = exit_code(task);
-    if task.state != "DONE" {
+    let copied = [stdout?, stderr?];
+    // `docket run -- yes | head` ends as quietly as without docket.
+    let closed_pipe = copied.contains(&Copied::Unwanted) && task.signal == Some(SIGPIPE);
+    if task.state != "DONE" && !closed_pipe {
         note(&verdict(task));
     }
-    match (stdout?, stderr?) {
-        (Copied::Whole, Copied::Whole) => Ok(code),
-        // A success whose output is cut must not look like one.
-        _ if code == exit::DONE => Ok(exit::AGAIN),
-        _ => Ok(code),
-    }
+    // A success whose output is cut must not look like one.
+    let cut = copied.contains(&Copied::Part) && code == exit::DONE;
+    Ok(if cut { exit::AGAIN } else { code })
 }
 
 /// Tells somebody at a terminal why nothing happens yet.
@@ -268,8 +270,8 @@ async fn finish(
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
             // As if docket were not there: the program that writes to a closed pipe is signalled.
-            tell_failure(job, cancel(client.clone(), job, Some(SIGPIPE)).await);
-            return Ok(Copied::Whole);
+            tell_failure(job, cancel(client.clone(), job, Some(SIGPIPE.unsigned_abs())).await);
+            return Ok(Copied::Unwanted);
         }
         Err(error) => {
             note(&format!("cannot write the output: {error}; docket logs {job} has all of it"));

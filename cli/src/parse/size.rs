@@ -46,7 +46,7 @@ pub fn exact_size(bytes: u64) -> String {
     let (letter, shift) = UNITS
         .into_iter()
         .rev()
-        .find(|(_, shift)| bytes != 0 && bytes % (1 << shift) == 0)
+        .find(|(_, shift)| bytes != 0 && bytes.is_multiple_of(1 << shift))
         .unwrap_or(('B', 0));
     format!("{}{letter}", bytes >> shift)
 }

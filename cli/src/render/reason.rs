@@ -33,7 +33,7 @@ pub fn full(reason: &Reason) -> String {
         ExitKind::ExitCode | ExitKind::Signal if status.is_some() => status.unwrap_or_default(),
         ExitKind::StartFailed => {
             let failure = reason.start_failure.as_ref().map(start_failure);
-            format!("start-failed{}", failure.map_or(String::new(), |words| format!(" {words}")))
+            format!("start-failed{}", failure.unwrap_or_default())
         }
         _ => {
             let by = reason.by.as_ref().map(|by| format!(" by {}", escape::line(by)));
@@ -63,18 +63,41 @@ fn start_failure(failure: &StartFailure) -> String {
     let why = match (failure.message.as_str(), failure.errno) {
         ("", 0) => String::new(),
         ("", errno) => format!(": {}", errno_words(errno)),
-        (message, _) => format!(": {}", escape::line(message)),
+        (message, _) => format!(": {}", escape::line(&without_errno(message))),
     };
     let path = escape::bytes_line(&failure.path);
     let named = path.is_empty() || why.contains(&path);
     let path = if named { String::new() } else { format!(": {path}") };
-    format!("at {}{why}{path}", escape::line(&failure.step))
+    let step = escape::line(&failure.step);
+    // The node's words may begin with the step already.
+    if why.strip_prefix(": ").is_some_and(|words| words.starts_with(&step)) {
+        return format!("{why}{path}");
+    }
+    format!(" at {step}{why}{path}")
 }
 
-/// `No such file or directory`, without the number that Rust appends.
+/// `No such file or directory`.
 fn errno_words(errno: i32) -> String {
-    let text = std::io::Error::from_raw_os_error(errno).to_string();
-    text.split(" (os error").next().unwrap_or_default().to_owned()
+    without_errno(&std::io::Error::from_raw_os_error(errno).to_string())
+}
+
+/// Words without the ` (os error 2)` that the standard library appends: it tells people nothing.
+pub fn without_errno(text: &str) -> String {
+    const MARK: &str = " (os error ";
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(MARK) {
+        let behind = &rest[at + MARK.len()..];
+        let digits = behind.bytes().take_while(u8::is_ascii_digit).count();
+        if digits > 0 && behind[digits..].starts_with(')') {
+            out.push_str(&rest[..at]);
+            rest = &behind[digits + 1..];
+        } else {
+            out.push_str(&rest[..at + MARK.len()]);
+            rest = behind;
+        }
+    }
+    out + rest
 }
 
 /// The REASON column of `list`.
@@ -156,6 +179,20 @@ mod tests {
         };
         let failed = Reason { start_failure: Some(failure), ..reason(ExitKind::StartFailed) };
         assert_eq!(full(&failed), "start-failed at chdir: No such file or directory: /no\\nwhere");
+    }
+
+    #[test]
+    fn the_words_of_a_node_are_not_said_twice() {
+        let failure = StartFailure {
+            step: "exec".into(),
+            errno: 2,
+            path: b"/no/such".to_vec(),
+            message: "exec /no/such: No such file or directory (os error 2)".into(),
+            ..Default::default()
+        };
+        let failed = Reason { start_failure: Some(failure), ..reason(ExitKind::StartFailed) };
+        assert_eq!(full(&failed), "start-failed: exec /no/such: No such file or directory");
+        assert_eq!(without_errno("a (os error 13); b (os error x)"), "a; b (os error x)");
     }
 
     #[test]

@@ -79,7 +79,8 @@ pub fn read_line(
 fn refuse_unknown(fields: &Map<String, Value>) -> Result<(), String> {
     for name in fields.keys() {
         if !INPUTS.contains(&name.as_str()) && !OUTCOMES.contains(&name.as_str()) {
-            let hint = nearest(name, INPUTS).map_or(String::new(), |near| format!("; {near}?"));
+            let hint = nearest(name, INPUTS)
+                .map_or(String::new(), |near| format!("; did you mean {near}?"));
             return Err(format!("no field {name}{hint}"));
         }
     }
@@ -203,7 +204,7 @@ mod tests {
         for (text, part) in [
             ("{", "not a JSON object"),
             ("[]", "not a JSON object"),
-            (r#"{"comand":["x"]}"#, "command?"),
+            (r#"{"comand":["x"]}"#, "did you mean command?"),
             (r#"{"command":"x"}"#, "list of strings"),
             (r#"{"command":[]}"#, "no command"),
             (r#"{"command":["x"],"cpus":0}"#, "cpus"),
