@@ -83,7 +83,8 @@ impl Keeper {
                     self.volatile.retain(|key, _| key.attempt != attempt);
                 }
             }
-            Request::Ack(ack) => self.quiet.push(record(Kind::Acked(Acked { to: ack.to }))),
+            // Only the newest counts: they do not pile up while the disk is full.
+            Request::Ack(ack) => self.quiet = vec![record(Kind::Acked(Acked { to: ack.to }))],
             Request::Manifest(ask) => {
                 self.after.push(After::Manifest { connection: from, nonce: ask.nonce });
             }

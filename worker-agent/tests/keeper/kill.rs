@@ -1,8 +1,13 @@
 //! Ending jobs: nothing of a tree survives, with cgroups and without, and the cause is told right.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use proto::v1::finish_fact::End;
 use proto::v1::keeper_request::Kind as Request;
 use proto::v1::{KeeperResume, KeeperSuspend, KillCause, Phase};
 
@@ -20,6 +25,7 @@ pub const TESTS: &[Test] = &[
     ("orders_for_what_is_unknown_are_noted", unknown),
     ("the_next_attempt_waits_for_the_tree_of_the_last", next_attempt),
     ("what_cannot_die_is_told_as_leftover_and_killed_on", leftover),
+    ("a_hung_start_is_told_and_can_be_killed", hung_start),
     ("orphans_are_reaped_and_steal_no_status", orphans),
     ("hundreds_live_and_die_together", hundreds),
 ];
@@ -237,6 +243,61 @@ fn leftover() {
         wait_for("the leftover's end", || world.job_processes().is_empty().then_some(()));
         wait_for("its cgroup's end", || fs::remove_dir(&freezer).ok());
     }
+}
+
+/// A file system whose server never answers: entering it hangs in the kernel.
+struct Hung {
+    at: PathBuf,
+    _server: OwnedFd,
+}
+
+impl Hung {
+    fn mount(at: PathBuf) -> Option<Hung> {
+        fs::create_dir(&at).ok()?;
+        let server: OwnedFd = File::options().read(true).write(true).open("/dev/fuse").ok()?.into();
+        // For mount(8); other children of this test let go of it at once.
+        rustix::io::fcntl_setfd(&server, rustix::io::FdFlags::empty()).ok()?;
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
+        let mut mount = Command::new("mount");
+        let status = mount.args(["-i", "-t", "fuse", "-o", &options, "none"]).arg(&at).status();
+        rustix::io::fcntl_setfd(&server, rustix::io::FdFlags::CLOEXEC).ok()?;
+        status.ok()?.success().then_some(Hung { at, _server: server })
+    }
+}
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.at).status();
+    }
+}
+
+fn hung_start() {
+    let mut world = World::new(Mode::Best);
+    let Some(hung) = Hung::mount(world.open_path("hung")) else { return };
+    let running = Job::shell(1, "sleep 11; exit 3");
+    world.run(&running);
+    let mut job = Job::argv(2, &["true"]);
+    job.spec.dir = hung.at.as_os_str().as_bytes().to_vec();
+    job.spec.kill_grace_ms = Some(100);
+    world.run(&job);
+    let queued = Job::shell(3, "exit 4");
+    world.run(&queued);
+    let problem = wait_for("the node to be flagged", || {
+        Some(world.pong().problem).filter(|problem| !problem.is_empty())
+    });
+    assert!(problem.contains("blocked in chdir") && problem.contains("2/1"), "{problem}");
+    assert_eq!(status_of(&world.finish_of(&running)), exited(3), "the loop goes on");
+    if world.log().contains("cgroup slots") {
+        world.kill(&job, KillCause::Cancel, 0, None);
+    } else {
+        // Without a slot nobody knows the child: only the end of the hang ends it.
+        drop(hung);
+    }
+    let finish = world.finish_of(&job);
+    let by_us = finish.killed_for == KillCause::Cancel as i32 && status_of(&finish) == 9;
+    assert!(by_us || matches!(finish.end, Some(End::StartFailure(_))), "{finish:?}");
+    assert_eq!(status_of(&world.finish_of(&queued)), exited(4));
+    wait_for("the flag to go", || world.pong().problem.is_empty().then_some(()));
 }
 
 fn orphans() {
