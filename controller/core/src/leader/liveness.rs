@@ -173,16 +173,33 @@ fn unvouched(life: &mut Life, turn: &mut Turn<'_>, agent: &str, passed: u64, tim
     true
 }
 
-/// Gives an agent up, and proposes that unless the ledger knows.
+/// Facts of an agent were applied. A start that was under way when its agent was given up made a
+/// task run again, and nobody is left to be silent: the loss is proposed once more.
+pub(super) fn told(reign: &mut Reign, turn: &mut Turn<'_>, agent: &str) {
+    if let Some(life) = reign.lives.get_mut(agent)
+        && let Pulse::Lost { cause, .. } = life.pulse
+        && holds_any(turn.ledger, agent)
+    {
+        lose(life, turn, agent, cause);
+    }
+}
+
+/// Gives an agent up, and proposes that unless the ledger knows, of all its tasks.
 fn lose(life: &mut Life, turn: &mut Turn<'_>, agent: &str, cause: DownCause) {
     life.pulse = Pulse::Lost { proposed_ms: turn.now, cause };
-    if counts_as_up(turn.ledger, agent, life.incarnation) {
+    let known = !counts_as_up(turn.ledger, agent, life.incarnation);
+    if !known || holds_any(turn.ledger, agent) {
         turn.propose(command::Kind::AgentDown(AgentDownCommand {
             agent_id: agent.to_owned(),
             incarnation: life.incarnation,
             cause: cause.into(),
         }));
     }
+}
+
+/// Does the agent hold a task that is not unknown?
+fn holds_any(ledger: &Ledger, agent: &str) -> bool {
+    ledger.held_by(agent).any(|job| job.kind().held_by())
 }
 
 fn counts_as_up(ledger: &Ledger, agent: &str, incarnation: u64) -> bool {

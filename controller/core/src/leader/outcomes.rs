@@ -3,7 +3,7 @@
 
 use super::reign::Reign;
 use super::turn::Turn;
-use super::{dispatch, facts, join, manifest, placing, timers};
+use super::{dispatch, facts, join, liveness, manifest, placing, timers};
 use crate::ledger::{Applied, Outcome, order_id};
 use proto::v1::{Command, command::Kind};
 use proto::{OrderId, v1};
@@ -63,6 +63,7 @@ fn facts_applied(
     outcome: &Outcome,
 ) {
     facts::applied(reign, turn, batch, outcome);
+    liveness::told(reign, turn, &batch.agent_id);
     if let Some(id) = reign.lives.get(&batch.agent_id).and_then(|life| life.session)
         && let Some(session) = reign.sessions.get_mut(&id)
     {

@@ -1,6 +1,6 @@
 //! Loss of a worker: silence ends nothing, the death of an agent does, and they are not confused.
 
-use super::world::{BEAT_MS, TIMEOUT_MS, World, item, join, rejoin};
+use super::world::{BEAT_MS, TIMEOUT_MS, World, item, join, rejoin, started};
 use crate::leader::{NodeState, SessionEnd, SessionId};
 use crate::ledger::StateName;
 use proto::JobId;
@@ -257,6 +257,38 @@ fn a_lost_proposal_of_a_loss_is_made_again() {
     world.waiting.clear();
     world.hold = false;
     world.pass(10_000);
+    assert_eq!(world.end(job), "UNKWN");
+}
+
+/// A job whose start was under way when a partition began, and is UNKWN since.
+fn start_under_way() -> (World, SessionId, JobId) {
+    let mut world = World::new();
+    let session = world.joined(join(1), vec![]);
+    let job = world.submit();
+    world.pass(TIMEOUT_MS + 1_000);
+    assert_eq!(world.end(job), "UNKWN");
+    (world, session, job)
+}
+
+#[test]
+fn a_start_that_comes_late_from_an_agent_that_is_gone_leaves_no_job_in_run() {
+    // The partition heals: what the agent had sent comes, and right behind it its end.
+    let (mut world, session, job) = start_under_way();
+    world.facts(session, 1, 2, vec![started(2, job)]);
+    world.goodbye(session, GoodbyeKind::Restart);
+    world.close(session, SessionEnd::Fin);
+    assert_eq!(world.end(job), "UNKWN");
+}
+
+#[test]
+fn a_start_that_is_applied_after_its_agent_was_given_up_leaves_no_job_in_run() {
+    let (mut world, session, job) = start_under_way();
+    world.hold = true;
+    world.facts(session, 1, 2, vec![started(2, job)]);
+    world.goodbye(session, GoodbyeKind::Restart);
+    world.close(session, SessionEnd::Fin);
+    world.hold = false;
+    world.commit();
     assert_eq!(world.end(job), "UNKWN");
 }
 
