@@ -224,9 +224,17 @@ impl AgentCore {
 
     pub(crate) fn not_saved(&mut self, why: &str, now_ms: u64) {
         let text = format!("cannot write the agent's state file, so no session: {why}");
+        // What the list had behind the save was not carried out: nobody answers it.
+        self.forget_keeper_question();
+        self.orders.forget_look_up();
         match &self.link {
             Link::Joining(session) | Link::Joined(session) => {
                 self.give_up(session.no, &text, now_ms);
+            }
+            Link::Dialling { session } => {
+                self.out.push(Action::Release(*session));
+                self.warn_once(text);
+                self.part(now_ms);
             }
             _ => self.warn_once(text),
         }

@@ -125,6 +125,13 @@ impl AgentCore {
         }
     }
 
+    /// The open question was never sent; without this no other would ever be asked.
+    pub(crate) fn forget_keeper_question(&mut self) {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.asked = None;
+        }
+    }
+
     pub(crate) fn ping_keeper_if_due(&mut self, now_ms: u64) {
         // Twice per beat, so that an answer at hand is always younger than one interval.
         let period_ms = (self.config.heartbeat_interval_ms / 2).max(1);

@@ -47,6 +47,11 @@ impl Orders {
         self.waiting.clear();
     }
 
+    /// The look-up under way was never made; the next order that needs it asks again.
+    pub(crate) fn forget_look_up(&mut self) {
+        self.looking_up = None;
+    }
+
     fn known(&self, uid: u32, now_ms: u64) -> Option<&Result<User, NoUser>> {
         let (user, at_ms) = self.users.get(&uid)?;
         let fresh_ms = if user.is_ok() { USER_FRESH_MS } else { NO_USER_FRESH_MS };

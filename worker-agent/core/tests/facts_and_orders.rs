@@ -266,6 +266,19 @@ fn a_kill_never_overtakes_a_run_that_waits_for_its_user() {
 }
 
 #[test]
+fn a_look_up_that_a_failed_save_swallowed_is_asked_again() {
+    let mut world = World::joined();
+    world.term += 1;
+    world.leader(1, Down::Run(run_order(8)));
+    world.actions.clear();
+    world.happens(Event::NotSaved { why: "no space".into() });
+    let no = world.dials();
+    world.joins(no);
+    world.leader(no, Down::Run(run_order(8)));
+    assert!(world.has(&Action::LookUpUser(1000)));
+}
+
+#[test]
 fn orders_that_wait_when_the_session_ends_are_refused() {
     let mut world = World::joined();
     world.leader(1, Down::Run(run_order(8)));

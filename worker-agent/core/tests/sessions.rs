@@ -68,6 +68,32 @@ fn a_state_file_that_cannot_be_written_means_no_session() {
 }
 
 #[test]
+fn a_question_to_the_keeper_that_a_failed_save_swallowed_is_asked_again() {
+    let mut world = World::joined();
+    world.keeper_pongs(1);
+    world.breaks(1);
+    let no = world.dials();
+    world.now += INTERVAL_MS;
+    world.connects(no);
+    // What the list had behind the save was not carried out.
+    world.actions.clear();
+    world.happens(Event::NotSaved { why: "no space".into() });
+    world.pass(2 * INTERVAL_MS);
+    assert!(world.sent_down().iter().any(|request| matches!(request, ToKeeper::Ping(_))));
+}
+
+#[test]
+fn a_dial_that_a_failed_save_swallowed_is_made_again() {
+    let mut world = World::joined();
+    world.breaks(1);
+    let lost = world.dials();
+    world.actions.clear();
+    world.happens(Event::NotSaved { why: "no space".into() });
+    assert!(world.has(&Action::Release(SessionNo(lost))));
+    assert_eq!(world.dials(), lost + 1);
+}
+
+#[test]
 fn a_welcome_of_another_cluster_or_of_a_stale_leader_is_refused() {
     let seen = Saved { cluster_id: "c1".into(), generation: 2, term: 5, ..identity() };
     let cases = [
