@@ -111,8 +111,13 @@ impl Book {
         let Ok(attempt) = AttemptId::from_wire(attempt) else { return };
         let (first, last) = (Key { attempt, generation: 0 }, Key { attempt, generation: u64::MAX });
         for live in self.live.range_mut(first..=last).map(|(_, live)| live) {
-            if live.killed_for == KillCause::Unspecified as i32 {
-                live.killed_for = cause;
+            // Before its start is known there is nothing that could have been signalled.
+            let noted = match live.started {
+                Some(_) => &mut live.killed_for,
+                None => &mut live.kill_wanted,
+            };
+            if *noted == KillCause::Unspecified as i32 {
+                *noted = cause;
             }
         }
     }
@@ -312,6 +317,26 @@ pub(crate) mod tests {
         assert_eq!(book.ended().count(), 0);
         assert!(book.knows(key(1)));
         assert_eq!((book.acked(), book.last_fact(), book.last_order()), (2, 2, 10));
+    }
+
+    #[test]
+    fn a_kill_before_the_start_is_wanted_and_signalled_only_after_it() {
+        let cause = KillCause::Cancel as i32;
+        let kill = record(Kind::Kill(KillNoted { attempt: Some(key(1).attempt_ref()), cause }));
+        let start = StartFact {
+            attempt: Some(key(1).attempt_ref()),
+            token: Some(key(1).token()),
+            ..Default::default()
+        };
+        let mut book = Book::new(1);
+        book.apply(1, &accepted(1, 10));
+        book.apply(2, &kill);
+        let noted =
+            |book: &Book| (book.live()[&key(1)].kill_wanted, book.live()[&key(1)].killed_for);
+        assert_eq!(noted(&book), (cause, 0));
+        book.apply(3, &record(Kind::Started(start)));
+        book.apply(4, &kill);
+        assert_eq!(noted(&book), (cause, cause));
     }
 
     #[test]

@@ -27,7 +27,10 @@ impl Keeper {
         let Some(task) = self.tasks.get_mut(&id) else { return };
         match &mut task.stage {
             Stage::Spawning { kill } => {
-                kill.get_or_insert((cause, grace_ms));
+                if kill.replace(kill.unwrap_or((cause, grace_ms))).is_none() {
+                    let attempt = Some(task.key.attempt_ref());
+                    self.batch.push(record(Kind::Kill(KillNoted { attempt, cause: cause as i32 })));
+                }
             }
             Stage::Running(main) => {
                 if identity::has_ended(main.pidfd.as_fd()) {

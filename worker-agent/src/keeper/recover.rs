@@ -97,6 +97,10 @@ impl Keeper {
         let mut task = Task::new(accepted, key, slot);
         task.start = attempt.started.clone();
         task.killed_for = KillCause::try_from(attempt.killed_for).unwrap_or_default();
+        let wanted = KillCause::try_from(attempt.kill_wanted).unwrap_or_default();
+        if wanted != KillCause::Unspecified {
+            task.stage = Stage::Spawning { kill: Some((wanted, task.accepted.kill_grace_ms)) };
+        }
         task.sessions.extend(task.start.as_ref().map(|start| start.pid));
         let id = self.next_id;
         self.next_id += 1;
@@ -164,11 +168,17 @@ impl Keeper {
         self.log.say(format!("{} lives on as pid {}", task.key.attempt, process.pid));
         let grace_ms = task.accepted.kill_grace_ms;
         let killed = task.killed_for != KillCause::Unspecified;
+        let wanted = match &task.stage {
+            Stage::Spawning { kill } => *kill,
+            _ => None,
+        };
         task.stage = Stage::Running(Main { process, pidfd, ours: false, status_until_ms: None });
         self.mains.insert(process.pid, id);
         self.adopted.insert(id);
         if killed {
             self.terminate(id, identity::boottime_ms() + grace_ms);
+        } else if let Some((cause, grace_ms)) = wanted {
+            self.request_kill(id, cause, grace_ms);
         }
         self.rearm(id);
         true
