@@ -109,4 +109,25 @@ mod tests {
         assert_eq!(take(&mut request, piece(900, b"xy")), Some(Bytes::from_static(b"xy")));
         assert_eq!((request.offset, request.tail_lines), (902, None));
     }
+
+    #[tokio::test]
+    async fn a_broken_stream_goes_on_where_it_broke() {
+        use super::super::fake::Fake;
+        use super::super::sink::to_pipe;
+        let fake = Fake::default();
+        let last = LogPiece { end: true, ..piece(5, b"") };
+        fake.0.lock().unwrap().logs = [
+            vec![Ok(piece(0, b"abc"))],
+            vec![Err(Status::unavailable("stopping"))],
+            vec![Ok(piece(3, b"de")), Ok(last)],
+        ]
+        .into();
+        let mut client = fake.serve();
+        let (sink, read) = to_pipe();
+        let request = LogsRequest { job: 1, follow: true, ..LogsRequest::default() };
+        copy(&mut client, request, &sink, Patience::ENDLESS).await.unwrap();
+        sink.close().await.unwrap();
+        assert_eq!(std::io::read_to_string(read).unwrap(), "abcde");
+        assert_eq!(fake.0.lock().unwrap().offsets, [0, 3, 3]);
+    }
 }

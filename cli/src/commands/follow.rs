@@ -67,3 +67,47 @@ async fn open(client: &Client, pending: &BTreeSet<u64>) -> Result<tonic::Streami
 fn ended_early() -> Status {
     Status::unavailable("the server ended the stream")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::Fake;
+    use super::*;
+
+    fn task(job: u64, state: &str) -> Result<Task, Status> {
+        let terminal = matches!(state, "DONE" | "EXIT");
+        Ok(Task { job, state: state.to_owned(), terminal, ..Task::default() })
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_stream_is_never_the_end_of_a_job() {
+        let fake = Fake::default();
+        fake.0.lock().unwrap().waits = [
+            vec![task(1, "RUN"), task(2, "PEND")],
+            vec![task(1, "DONE"), Err(Status::unavailable("stopping"))],
+            vec![],
+            vec![task(2, "UNKWN"), task(2, "EXIT")],
+        ]
+        .into();
+        let mut client = fake.serve();
+        let mut seen = Vec::new();
+        let ended = follow(&mut client, &[2, 1], Until::All, |task| seen.push(task.state.clone()));
+        let ended: Vec<u64> = ended.await.unwrap().iter().map(|task| task.job).collect();
+        assert_eq!(ended, [1, 2]);
+        assert_eq!(seen, ["RUN", "PEND", "DONE", "UNKWN", "EXIT"]);
+        let asked = fake.0.lock().unwrap().waited.clone();
+        assert_eq!(asked, [vec![1, 2], vec![1, 2], vec![2], vec![2]], "only what is still open");
+    }
+
+    #[tokio::test]
+    async fn any_returns_with_the_first_and_a_refusal_at_once() {
+        let fake = Fake::default();
+        let missing = Status::not_found("no job 9: the newest is 2");
+        fake.0.lock().unwrap().waits =
+            [vec![task(1, "RUN"), task(2, "EXIT")], vec![Err(missing)]].into();
+        let mut client = fake.serve();
+        let ended = follow(&mut client, &[1, 2], Until::Any, |_| ()).await.unwrap();
+        assert_eq!((ended.len(), ended[0].job), (1, 2));
+        let error = follow(&mut client, &[9], Until::All, |_| ()).await.unwrap_err();
+        assert_eq!((error.exit_code(), error.to_string().contains("no job 9")), (66, true));
+    }
+}

@@ -56,8 +56,8 @@ pub async fn submit_from(
     let client = context.client().await?;
     let (feed, lines) = mpsc::channel(READ_AHEAD);
     let reading = tokio::task::spawn_blocking(move || reader.feed(&feed));
-    let mut sending =
-        Sending { client, lines, json: args.json, waiting: VecDeque::new(), end: None };
+    let tell = if args.json { tell_json } else { tell_id };
+    let mut sending = Sending { client, lines, tell, waiting: VecDeque::new(), end: None };
     sending.all().await?;
     drop(sending.lines);
     reading.await.map_err(|error| Failure::Input(std::io::Error::other(error)))?;
@@ -134,6 +134,17 @@ impl Reader {
     }
 }
 
+/// How an acknowledged job is told.
+type Tell = fn(&SubmitAnswer) -> Result<(), Failure>;
+
+fn tell_json(answer: &SubmitAnswer) -> Result<(), Failure> {
+    print(&submitted_json(answer))
+}
+
+fn tell_id(answer: &SubmitAnswer) -> Result<(), Failure> {
+    print(&format!("{}\n", answer.job))
+}
+
 /// Why no more lines come.
 enum End {
     File,
@@ -145,7 +156,7 @@ enum End {
 struct Sending {
     client: Client,
     lines: Lines,
-    json: bool,
+    tell: Tell,
     /// Sent or not, but not answered.
     waiting: VecDeque<Line>,
     end: Option<End>,
@@ -214,8 +225,7 @@ impl Sending {
     fn answered(&mut self, answer: &SubmitAnswer) -> Result<(), Failure> {
         let Some(line) = self.waiting.pop_front() else { return Ok(()) };
         match &answer.error {
-            None if self.json => print(&submitted_json(answer)),
-            None => print(&format!("{}\n", answer.job)),
+            None => (self.tell)(answer),
             Some(error) => {
                 note(&format!("line {}: {error}", line.number));
                 let code = Code::from_i32(i32::try_from(answer.error_code).unwrap_or(2));
@@ -230,4 +240,57 @@ async fn reserve(
     feed: Option<&mpsc::Sender<SubmitRequest>>,
 ) -> Option<mpsc::Permit<'_, SubmitRequest>> {
     feed?.reserve().await.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::Fake;
+    use super::*;
+
+    fn reader() -> Reader {
+        Reader {
+            name: "jobs.jsonl".to_owned(),
+            here: Here { dir: "/d".into(), ..Here::default() },
+            options: crate::args::JobOptions::default(),
+            stream_id: "stream".to_owned(),
+        }
+    }
+
+    #[test]
+    fn lines_are_numbered_as_they_stand_and_a_bad_one_is_named() {
+        let text = "{\"command\":[\"a\"]}\n\n# note\n{\"command\":[\"b\"]}";
+        let ids = std::cell::RefCell::new(Vec::new());
+        let read = reader().lines(text.as_bytes(), |line| {
+            ids.borrow_mut().push(line?.request.request_id);
+            Ok(true)
+        });
+        assert!(read.is_ok());
+        assert_eq!(ids.into_inner(), ["stream/1", "stream/4"]);
+        let bad = "{\"command\":[\"a\"]}\n{\"command\":[]}\n";
+        let error = reader().lines(bad.as_bytes(), |line| line.map(|_| true)).unwrap_err();
+        assert!(error.to_string().starts_with("jobs.jsonl:2: no command"), "{error}");
+        let error = reader().lines(&b"\xff\n"[..], |line| line.map(|_| true)).unwrap_err();
+        assert!(error.to_string().contains("not UTF-8"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn over_broken_streams_each_line_is_submitted_once_and_in_order() {
+        let fake = Fake::default();
+        fake.0.lock().unwrap().many = [3, 0, 2, 100].into();
+        let (feed, lines) = mpsc::channel(READ_AHEAD);
+        let client = fake.serve();
+        let mut sending =
+            Sending { client, lines, tell: |_| Ok(()), waiting: VecDeque::new(), end: None };
+        let feeding = async move {
+            for number in 1..=20 {
+                let id = format!("stream/{number}");
+                let request = SubmitRequest { request_id: id, ..SubmitRequest::default() };
+                feed.send(Ok(Line { number, request })).await.unwrap();
+            }
+        };
+        let (sent, ()) = tokio::join!(sending.all(), feeding);
+        sent.unwrap();
+        let expected: Vec<String> = (1..=20).map(|number| format!("stream/{number}")).collect();
+        assert_eq!(fake.0.lock().unwrap().answered, expected);
+    }
 }

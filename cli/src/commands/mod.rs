@@ -9,6 +9,8 @@ mod context;
 mod copy;
 mod doctor;
 mod explain;
+#[cfg(test)]
+mod fake;
 mod follow;
 mod from;
 mod home;

@@ -55,3 +55,37 @@ async fn find_or_start(context: &Context) -> Result<Client, Failure> {
     }
     Ok(Client::find(&context.places).await?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::Fake;
+    use super::*;
+    use tonic::Status;
+
+    #[tokio::test]
+    async fn every_try_of_a_submit_carries_the_same_request_id() {
+        let fake = Fake::default();
+        let answer = SubmitAnswer { job: 7, ..SubmitAnswer::default() };
+        fake.0.lock().unwrap().submits = [
+            Err(Status::unavailable("no leader")),
+            Err(Status::unavailable("outcome unknown")),
+            Ok(answer),
+        ]
+        .into();
+        let mut client = fake.serve();
+        let request = SubmitRequest { request_id: request_id(), ..SubmitRequest::default() };
+        assert_eq!(submit(&mut client, &request).await.unwrap().job, 7);
+        let sent = fake.0.lock().unwrap().submitted.clone();
+        assert_eq!(sent, vec![request.request_id; 3]);
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_not_tried_again_and_has_its_exit_code() {
+        let fake = Fake::default();
+        let full = Status::resource_exhausted("queue full: 5 tasks; try again later");
+        fake.0.lock().unwrap().submits = [Err(full)].into();
+        let error = submit(&mut fake.serve(), &SubmitRequest::default()).await.unwrap_err();
+        assert_eq!((error.exit_code(), fake.0.lock().unwrap().submitted.len()), (75, 1));
+        assert_eq!(error.to_string(), "queue full: 5 tasks; try again later");
+    }
+}

@@ -97,6 +97,13 @@ fn write_all(
     Ok(())
 }
 
+/// A sink whose bytes a test reads back.
+#[cfg(test)]
+pub fn to_pipe() -> (Sink, File) {
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    (Sink::to(write), File::from(read))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

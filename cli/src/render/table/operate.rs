@@ -35,12 +35,10 @@ pub fn nodes(nodes: &[Node], view: &View) -> String {
 fn node_row(node: &Node) -> Vec<String> {
     let has = node.resources.clone().unwrap_or_default();
     let limits = Some(has.limits.as_str()).filter(|limits| !limits.is_empty());
-    let limits = limits.map(|limits| {
-        if limits == "rlimits" {
-            "rlimits only".to_owned()
-        } else {
-            format!("{} limits", line(limits))
-        }
+    let limits = limits.map(|limits| match limits {
+        "none" => "no limits".to_owned(),
+        "rlimits" => "rlimits only".to_owned(),
+        other => format!("{} limits", line(other)),
     });
     let notes = Some(line(&node.notes)).filter(|notes| !notes.is_empty());
     let notes: Vec<String> = [notes, limits].into_iter().flatten().collect();
