@@ -20,3 +20,16 @@ pub fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
 }
+
+/// Are docket's default places on this machine free? A node that somebody else serves there would
+/// answer in a world's stead; a test that needs them skips itself, for that node is not ours.
+pub fn defaults_are_free(test: &str) -> bool {
+    let taken = std::net::TcpListener::bind("127.0.0.1:7460").is_err()
+        || ["/run/docket.sock", "/var/lib/docket/docket.sock"]
+            .iter()
+            .any(|path| std::path::Path::new(path).exists());
+    if taken {
+        skipped(test, "a node serves the default addresses of this machine");
+    }
+    !taken
+}

@@ -47,8 +47,12 @@ fn cancel_and_look(world: &World, job: u64) {
     assert_eq!(task["state"], "EXIT", "{task:#}");
     assert_eq!(task["reason"]["kind"], "cancelled", "{task:#}");
     assert!(task["cancelled_by"].is_string(), "{task:#}");
-    let rerun = world.docket(&["run", "--", "true"]);
-    assert_eq!(rerun.code, Some(0), "the node works on: {}", rerun.describe());
+    // A kernel kills whatever is born into a control group that was once killed as a whole: what
+    // comes next must have another place.
+    for _ in 0..3 {
+        let rerun = world.docket(&["run", "--", "true"]);
+        assert_eq!(rerun.code, Some(0), "the node works on: {}", rerun.describe());
+    }
 }
 
 /// Does the job run in another control group than its keeper?

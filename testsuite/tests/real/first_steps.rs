@@ -1,22 +1,9 @@
 //! The first commands of a new user, and what docket says when there is nothing to talk to.
 
-use std::net::TcpListener;
 use testsuite::patience::{SOON, wait_until};
-use testsuite::skip::{is_root, skipped};
-use testsuite::world;
+use testsuite::skip::{defaults_are_free, is_root};
 use testsuite::world::{Role, User, World};
-
-/// A node that somebody else serves at the default places would answer in the world's stead.
-fn defaults_are_free(test: &str) -> bool {
-    let port = TcpListener::bind("127.0.0.1:7460");
-    let taken = port.is_err()
-        || std::path::Path::new("/run/docket.sock").exists()
-        || std::path::Path::new("/var/lib/docket/docket.sock").exists();
-    if taken {
-        skipped(test, "a node serves the default addresses of this machine");
-    }
-    !taken
-}
+use testsuite::{heavy_world, world};
 
 /// A port of its own: the embedded node that `run` starts must not take the default port from a person's node.
 fn private(world: &mut World) {
@@ -42,16 +29,16 @@ fn hello_starts_a_node_and_prints_only_hello() {
 
 #[test]
 fn a_user_without_any_setting_gets_a_node_in_their_home() {
-    let test = "a_user_without_any_setting_gets_a_node_in_their_home";
-    if !defaults_are_free(test) {
+    // Alone: no other test of this kind may hold the default port meanwhile.
+    let outer = heavy_world!();
+    if !defaults_are_free("a_user_without_any_setting_gets_a_node_in_their_home") {
         return;
     }
     if is_root() {
         // Root's defaults are the machine's own directories: try it as a user instead.
-        let outer = world!();
         hello_at_home(outer.of(&User::nobody()));
     } else {
-        hello_at_home(world!());
+        hello_at_home(outer);
     }
 }
 

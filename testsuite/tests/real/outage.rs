@@ -131,6 +131,27 @@ fn a_job_that_may_be_unknown_survives_the_death_of_its_agent() {
 }
 
 #[test]
+fn short_jobs_keep_their_real_code_however_often_the_agent_dies() {
+    let mut world = heavy_world!();
+    let (address, _controller, mut agent) = split_world(&mut world);
+    let script = "echo \"$DOCKET_JOB_ID\" >> ran; exit 0";
+    let mut jobs = Vec::new();
+    for _ in 0..5 {
+        jobs.extend((0..8).map(|_| world.submit_sh(&["--on-disconnect", "unknown"], script)));
+        agent.kill9();
+        agent = world.agent_unseen(&address, "n1", 32);
+    }
+    for &job in &jobs {
+        let task = world.wait_end(job);
+        assert_eq!((&task["state"], &task["exit_code"]), (&"DONE".into(), &0.into()), "{task:#}");
+        assert_eq!(task["attempt"], 1, "{task:#}");
+    }
+    let mut ran: Vec<u64> = world.lines("ran").iter().map(|id| id.parse().unwrap()).collect();
+    ran.sort_unstable();
+    assert_eq!(ran, jobs, "each ran once");
+}
+
+#[test]
 fn by_default_the_death_of_the_agent_ends_its_jobs_and_their_trees_die_at_its_return() {
     let mut world = heavy_world!();
     let (address, _controller, mut agent) = split_world(&mut world);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 use testsuite::patience::{SOON, wait_until};
 use testsuite::world;
-use testsuite::world::{Role, alive};
+use testsuite::world::{Role, World, alive};
 
 /// What `docket up` has to stop in (design 7).
 const STOP_MAX: Duration = Duration::from_secs(5);
@@ -50,6 +50,19 @@ fn a_second_instance_on_the_directory_is_refused_by_name() {
     assert!(said.contains(&node.pid().to_string()), "it names the first one: {said}");
     node.must_live();
     assert_eq!(world.docket(&["run", "--", "true"]).code, Some(0), "the first one is untouched");
+}
+
+#[test]
+fn the_same_port_can_be_bound_again_while_jobs_run() {
+    let world = world!();
+    let address = World::free_address();
+    let mut node = world.up_with(2, &["--listen", &address]);
+    let job = world.submit_sh(&[], "while [ ! -e go ]; do sleep 0.05; done; exit 31");
+    world.wait_state(job, "RUN");
+    node.kill9();
+    let _node = world.up_with(2, &["--listen", &address]);
+    world.touch("go");
+    assert_eq!(world.docket(&["wait", &job.to_string()]).code, Some(31));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use testsuite::heavy_world;
-use testsuite::skip::{is_root, skipped};
+use testsuite::skip::{defaults_are_free, is_root, skipped};
 use testsuite::world::{User, World};
 
 /// Two unprivileged users that every machine has.
@@ -86,6 +86,30 @@ fn neither_user_reaches_the_others_node_by_socket_or_tcp() {
     let out = theirs.ok(&["run", "--", "id", "-un"]);
     assert_eq!(out.trim_end(), tom.name, "their node runs their jobs as them");
     assert_eq!(mine.list_ids(), [job]);
+}
+
+#[test]
+fn two_users_without_any_setting_each_get_a_node_of_their_own() {
+    let test = "two_users_without_any_setting_each_get_a_node_of_their_own";
+    let outer = heavy_world!();
+    let Some((mia, tom)) = two_users(test).filter(|_| defaults_are_free(test)) else { return };
+    let worlds = [(&mia, outer.of(&mia)), (&tom, outer.of(&tom))].map(|(user, mut world)| {
+        world.unset("DOCKET_DATA");
+        // The first node takes the default port; for the second a refusal there counts as no server.
+        let ran = world.docket(&["run", "--", "id", "-un"]);
+        assert_eq!(ran.code, Some(0), "{}", ran.describe());
+        assert_eq!(ran.text().trim_end(), user.name, "each node runs its own user's jobs");
+        world
+    });
+    for (own, other) in [(&worlds[0], &worlds[1]), (&worlds[1], &worlds[0])] {
+        let before = other.list_ids();
+        let job = own.submit(&["--", "true"]);
+        own.wait_end(job);
+        assert_eq!(other.list_ids(), before, "a job came to the other's node");
+    }
+    let args = ["--server", "http://127.0.0.1:7460", "submit", "--", "true"];
+    let refused = worlds.iter().filter(|world| world.docket(&args).code == Some(77)).count();
+    assert_eq!(refused, 1, "the default port serves exactly one of the two");
 }
 
 #[test]
