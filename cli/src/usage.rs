@@ -149,6 +149,22 @@ mod tests {
     }
 
     #[test]
+    fn every_option_has_a_help_of_one_line() {
+        let mut commands = vec![Cli::command()];
+        let mut seen = 0;
+        while let Some(command) = commands.pop() {
+            for argument in command.get_arguments().filter(|a| !a.is_hide_set()) {
+                let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+                let id = format!("{} {}", command.get_name(), argument.get_id());
+                assert!(!help.is_empty() && !help.contains('\n'), "{id}: {help:?}");
+                seen += 1;
+            }
+            commands.extend(command.get_subcommands().cloned());
+        }
+        assert!(seen > 60, "{seen}");
+    }
+
+    #[test]
     fn an_option_given_twice_counts_as_given_last() {
         let cli =
             Cli::try_parse_from(["docket", "submit", "-c", "1", "-c", "2", "--", "x"]).unwrap();

@@ -6,15 +6,16 @@ use proto::TaskId;
 use std::time::Duration;
 
 /// Form of what a reading command prints.
+#[allow(missing_docs, reason = "a docstring would become help and stretch every line of it")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// For people, at the width of the terminal.
+    // For people, at the width of the terminal.
     Table,
-    /// One array.
+    // One array.
     Json,
-    /// One object a line.
+    // One object a line.
     Jsonl,
-    /// Ids alone, one a line.
+    // Ids alone, one a line.
     Id,
 }
 
@@ -71,7 +72,7 @@ pub struct ListArgs {
     /// Also jobs that ended within this time
     #[arg(long, value_name = "DUR", default_value = "1h", value_parser = parse::positive_duration)]
     pub since: Duration,
-    /// Columns to print: id,name,user,state,time,cpus,node,reason,queue,priority,attempt,dir,command
+    /// Columns to print [default: id,name,user,state,time,cpus,node,reason]
     #[arg(long, value_name = "COLS", value_delimiter = ',', value_enum)]
     pub format: Vec<Column>,
     /// Order of the rows
@@ -87,7 +88,7 @@ pub struct ListArgs {
 
 /// A column of `list`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "a docstring would become help and stretch every line of it")]
 pub enum Column {
     Id,
     Name,
@@ -105,15 +106,16 @@ pub enum Column {
 }
 
 /// Order of the rows of `list`.
+#[allow(missing_docs, reason = "a docstring would become help and stretch every line of it")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SortBy {
-    /// By job id, the newest last.
+    // By job id, the newest last.
     Id,
-    /// By name, then id.
+    // By name, then id.
     Name,
-    /// By state: live ones first.
+    // By state: live ones first.
     State,
-    /// By time in the state shown, the longest last.
+    // By time in the state shown, the longest last.
     Time,
 }
 

@@ -35,11 +35,12 @@ pub struct UpArgs {
 }
 
 /// The processes of a start in the background.
+#[allow(missing_docs, reason = "a docstring would become help and stretch every line of it")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Stage {
-    /// Leads a new session, starts the node, and ends, so that init becomes the node's parent.
+    // Leads a new session, starts the node, and ends, so that init becomes the node's parent.
     Launch,
-    /// The node itself.
+    // The node itself.
     Serve,
 }
 

@@ -112,20 +112,22 @@ pub struct JobOptions {
 }
 
 /// `--open-mode`.
+#[allow(missing_docs, reason = "a docstring would become help and stretch every line of it")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum OpenMode {
-    /// Empty the file first.
+    // Empty the file first.
     #[default]
     Truncate,
-    /// Write behind what is there.
+    // Write behind what is there.
     Append,
 }
 
 /// `--on-disconnect`.
+#[allow(missing_docs, reason = "a docstring would become help and stretch every line of it")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Disconnect {
-    /// EXIT agent-died at once.
+    // EXIT agent-died at once.
     Exit,
-    /// UNKWN until the agent is back or the time-out settles it.
+    // UNKWN until the agent is back or the time-out settles it.
     Unknown,
 }

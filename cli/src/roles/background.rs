@@ -191,9 +191,8 @@ impl Report {
     }
 
     /// It serves.
-    pub fn up(&self, line: &str) -> Result<(), RoleError> {
+    pub fn up(&self, line: &str) {
         self.tell(line);
-        Ok(())
     }
 
     /// It does not.

@@ -55,62 +55,71 @@ enum Why {
     Failed(RoleError),
 }
 
-/// Serves until something ends it, then stops in order.
+/// Serves until something ends it, then stops in order. The socket's names go with it.
 pub async fn serve(node: Node, report: Option<&Report>) -> Result<(), RoleError> {
+    let names = node.socket.names();
+    let served = start_and_stop(node, report).await;
+    names.remove();
+    served
+}
+
+async fn start_and_stop(node: Node, report: Option<&Report>) -> Result<(), RoleError> {
     let mut ending = Ending::watch()?;
     let (streams, memory) = mpsc::channel(STREAMS_AHEAD);
     let mut addresses = vec![node.socket.path.display().to_string()];
     addresses.extend(node.port.as_ref().map(|_| format!("http://{}", node.controller.listen)));
-    let names = node.socket.names();
     let node_name = node.agent.node_name();
     let sources = Sources { tcp: node.port, unix: Some(node.socket.listener), memory };
-    let starting = ::controller::start(node.controller, sources);
     let mut controller = tokio::select! {
-        started = starting => started?,
-        signal = ending.next() => return stopped_early(signal),
+        started = ::controller::start(node.controller, sources) => started?,
+        signal = ending.next() => {
+            tracing::info!("{signal} before it served: stopped");
+            return Ok(());
+        }
     };
     let stop = CancellationToken::new();
     let connector = Connector::Memory(streams.clone());
     let mut agent = tokio::spawn(worker_agent::run(node.agent, connector, stop.clone()));
     let client = Client::in_process(streams);
-    let joined = tokio::select! {
-        joined = joined(&client, &node_name) => joined,
-        signal = ending.next() => return stopped_early(signal),
-        ended = &mut agent => return Err(agent_end(ended)),
+    let early = tokio::select! {
+        joined = joined(&client, &node_name) => {
+            if !joined {
+                note("the agent has not joined yet: jobs wait; see the messages above");
+            }
+            None
+        }
+        signal = ending.next() => Some(Why::Asked(signal.to_owned())),
+        ended = &mut agent => Some(Why::Failed(agent_end(ended))),
     };
-    if !joined {
-        note("the agent has not joined yet: jobs wait; see the messages above");
-    }
-    say_up(&addresses, report)?;
-    let why = until_end(&mut controller, &mut agent, &mut ending, node.idle_exit).await;
-    if let Why::Kill = why {
-        end_jobs(&client).await;
-    }
+    let why = match early {
+        Some(why) => why,
+        None => {
+            say_up(&addresses, report);
+            until_end(&mut controller, &mut agent, &mut ending, node.idle_exit).await
+        }
+    };
     let result = match why {
         Why::Failed(error) => Err(error),
         Why::Asked(by) => {
             tracing::info!("{by}: stopping; jobs go on under the keeper");
             Ok(())
         }
-        Why::Kill => Ok(()),
+        Why::Kill => {
+            end_jobs(&client).await;
+            Ok(())
+        }
     };
     stop_in_order(controller, agent, &stop).await;
-    names.remove();
     result
 }
 
-fn stopped_early(signal: &str) -> Result<(), RoleError> {
-    tracing::info!("{signal} before it served: stopped");
-    Ok(())
-}
-
 /// The line that scripts wait for.
-fn say_up(addresses: &[String], report: Option<&Report>) -> Result<(), RoleError> {
+fn say_up(addresses: &[String], report: Option<&Report>) {
     let line = format!("docket is up: {} (pid {})\n", addresses.join(", "), std::process::id());
     match report {
         Some(report) => report.up(&line),
-        // Nobody reads it: the node serves all the same.
-        None => print(&line).or(Ok(())),
+        // If nobody reads it, the node serves all the same.
+        None => drop(print(&line)),
     }
 }
 
