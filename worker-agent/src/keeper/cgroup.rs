@@ -2,6 +2,7 @@
 //! controllers they still hold a tree together (`cgroup.kill`, `cgroup.events`); where the memory
 //! controller is there too, in v2 or v1, they carry the limit. No slots: see `session.rs`.
 
+use super::clone;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -9,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Empty slots kept for the next attempts; more are removed. Making one costs about 0.1 ms.
 const FREE_MAX: usize = 64;
@@ -27,6 +28,8 @@ enum Memory {
 pub(crate) struct Slots {
     base: PathBuf,
     memory: Memory,
+    /// Children live when they are born in a slot.
+    birth: bool,
     free: BTreeSet<u32>,
     next: u32,
 }
@@ -37,6 +40,11 @@ pub(crate) struct Slot {
     dir: OwnedFd,
     events: File,
     memory: Memory,
+    /// Children may be born in it; else they join by themselves.
+    birth: bool,
+    /// `cgroup.kill` was written. Since Linux 6.10 or so a child dies at birth if the kill counts
+    /// of its parent's cgroup and of its own differ, so nothing may be born here any more.
+    killed: AtomicBool,
     /// OOM kills that the cgroup had counted before this attempt.
     oom_before: AtomicU64,
 }
@@ -54,7 +62,18 @@ impl Slots {
         }
         let memory = find_memory(&base, name);
         let next = numbers_in(&base).into_iter().max().map_or(0, |number| number + 1);
-        Some(Slots { base, memory, free: BTreeSet::new(), next })
+        let mut slots = Slots { base, memory, birth: false, free: BTreeSet::new(), next };
+        slots.birth = slots.children_live();
+        Some(slots)
+    }
+
+    /// Whether a child that is born in a fresh slot lives: not so if the keeper's own cgroup was
+    /// killed once, see [`Slot::killed`]. Found out with a child that ends at once.
+    fn children_live(&mut self) -> bool {
+        let Ok(slot) = self.take() else { return false };
+        let live = clone::lives_when_born_in(slot.dir.as_fd());
+        self.release(&slot);
+        live
     }
 
     /// Who enforces memory limits: `v2`, `v1` or `none`.
@@ -100,6 +119,8 @@ impl Slots {
             dir: File::open(path)?.into(),
             events: File::open(path.join("cgroup.events"))?,
             memory: self.memory.clone(),
+            birth: self.birth,
+            killed: AtomicBool::new(false),
             oom_before: AtomicU64::new(0),
             path: path.to_owned(),
         }))
@@ -111,8 +132,9 @@ impl Slots {
             let _ = fs::remove_dir(base.join(slot.name()));
         }
         let plain = remove_children(&slot.path);
+        let reusable = plain && !slot.killed.load(Relaxed);
         match self.number_of(slot) {
-            Some(number) if plain && self.free.len() < FREE_MAX => {
+            Some(number) if reusable && self.free.len() < FREE_MAX => {
                 self.free.insert(number);
             }
             // Not removable yet: then it stays and the next keeper finds it.
@@ -151,9 +173,9 @@ impl Slot {
         &self.path
     }
 
-    /// For a child that is to be born in it.
-    pub(crate) fn dir(&self) -> BorrowedFd<'_> {
-        self.dir.as_fd()
+    /// For a child that is to be born in it; `None`: it has to join by [`Slot::procs_file`].
+    pub(crate) fn birthplace(&self) -> Option<BorrowedFd<'_>> {
+        self.birth.then(|| self.dir.as_fd())
     }
 
     /// Whether a process lives in it or below it.
@@ -172,6 +194,7 @@ impl Slot {
 
     /// SIGKILL to everything in it and below it, forks included.
     pub(crate) fn kill(&self) -> io::Result<()> {
+        self.killed.store(true, Relaxed);
         OpenOptions::new().write(true).open(self.path.join("cgroup.kill"))?.write_all(b"1")
     }
 
@@ -315,6 +338,28 @@ fn exists_is_fine(error: io::Error) -> io::Result<()> {
 #[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
+
+    /// Needs the right to make cgroups; elsewhere there are no slots, so nothing to get wrong.
+    #[test]
+    fn nothing_is_born_in_a_slot_that_was_killed() {
+        let name = format!("keeper-unit-{}", std::process::id());
+        let Some(mut slots) = Slots::open(&name) else {
+            return eprintln!("SKIPPED: no cgroup v2 that this user may write");
+        };
+        assert!(slots.birth, "children live in fresh slots");
+        let slot = slots.take().unwrap();
+        assert!(clone::lives_when_born_in(slot.birthplace().unwrap()));
+        slot.kill().unwrap();
+        // What the kernel does to the next child differs between versions; that a killed slot is
+        // never used again does not.
+        slots.release(&slot);
+        assert!(!slot.path().exists());
+        let next = slots.take().unwrap();
+        assert_ne!(next.path(), slot.path());
+        assert!(clone::lives_when_born_in(next.birthplace().unwrap()));
+        slots.release(&next);
+        slots.remove();
+    }
 
     #[test]
     fn the_own_cgroup_is_read_by_number_or_controller() {

@@ -3,6 +3,7 @@
 //! is copied. Only the spawner thread is suspended. The one place of assembly.
 #![allow(unsafe_code)]
 
+use super::sys::{self, Waited};
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -90,6 +91,20 @@ pub(crate) unsafe fn spawn(
         }
         result => result,
     }
+}
+
+/// Whether a child lives that is born in this cgroup. `false` too where it cannot be born there.
+pub(crate) fn lives_when_born_in(cgroup: BorrowedFd<'_>) -> bool {
+    unsafe extern "C" fn exit(_: *mut c_void) -> ! {
+        // SAFETY: ends the child at once, without touching the parent's memory.
+        unsafe { libc::_exit(0) }
+    }
+    let Ok(mut stack) = ChildStack::new() else { return false };
+    // SAFETY: `exit` takes no argument and keeps to the rules.
+    let Ok(child) = (unsafe { clone3(&mut stack, Some(cgroup), exit, ptr::null_mut()) }) else {
+        return false;
+    };
+    matches!(sys::wait_for(child.pid), Ok(Waited::Ended(reaped)) if reaped.status == 0)
 }
 
 const FLAGS: i32 = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD;
@@ -221,7 +236,6 @@ unsafe fn clone2(stack: &mut ChildStack, main: ChildMain, arg: *mut c_void) -> i
 #[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
-    use crate::keeper::sys::{self, Waited};
 
     unsafe extern "C" fn add_one_and_exit(arg: *mut c_void) -> ! {
         // SAFETY: the tests pass a pointer to a u32 that outlives the call.

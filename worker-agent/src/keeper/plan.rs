@@ -233,7 +233,7 @@ fn joins(order: &SpawnOrder, descriptors: &mut Vec<OwnedFd>) -> Result<Vec<RawFd
         .map_err(|e| fault(Step::Cgroup, &e, slot.path().as_os_str().as_bytes()))?;
     let mut join: Vec<RawFd> = files.iter().map(AsRawFd::as_raw_fd).collect();
     descriptors.extend(files);
-    if !clone_joins_cgroup() {
+    if slot.birthplace().is_none() || !clone_joins_cgroup() {
         let file = slot.procs_file().map_err(|e| fault(Step::Cgroup, &e, b""))?;
         join.push(file.as_raw_fd());
         descriptors.push(file);

@@ -190,9 +190,9 @@ impl Thread {
         let arg = (&raw const prepared.plan).cast_mut().cast::<c_void>();
         // SAFETY: `child_main` keeps to the rules; the plan and all it points to live until here
         // again, which is after the child has left our memory.
-        let child =
-            unsafe { clone::spawn(&mut self.stack, slot.map(Slot::dir), child::child_main, arg) }
-                .map_err(|e| fault(Step::Fork, &e, b""))?;
+        let birthplace = slot.and_then(Slot::birthplace);
+        let child = unsafe { clone::spawn(&mut self.stack, birthplace, child::child_main, arg) }
+            .map_err(|e| fault(Step::Fork, &e, b""))?;
         if self.progress.report.errno.load(Relaxed) != 0 {
             // It has ended, or is about to: reaped here, so that the loop never hears of it.
             let _ = sys::wait_for(child.pid);

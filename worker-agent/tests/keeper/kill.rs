@@ -17,6 +17,7 @@ use crate::world::{Job, Mode, World, exited, is_alive, modes, status_of, wait_fo
 pub const TESTS: &[Test] = &[
     ("a_tree_that_resists_leaves_nothing_alive", resisting_tree),
     ("a_cancelled_job_is_told_with_its_own_status", cancelled),
+    ("what_follows_a_killed_tree_in_its_place_lives", follows_a_kill),
     ("a_background_process_ends_with_its_job", background),
     ("a_cancel_that_comes_too_late_changes_nothing", too_late),
     ("a_cancel_of_a_start_under_way_waits_for_it", cancelled_at_once),
@@ -65,6 +66,24 @@ fn resisting_tree() {
         assert!(left.iter().all(|pid| keepers.contains(pid)), "{mode:?}: {left:?}");
         assert!(!is_alive(start.pid));
         assert_eq!(world.pong().live, 0);
+    }
+}
+
+/// A cgroup that was killed once must not be the birthplace of the next job: the kernel would kill
+/// it at birth, and docket would tell of a signal that nobody sent.
+fn follows_a_kill() {
+    for mode in modes() {
+        let mut world = World::new(mode);
+        let job = resisting(&world, "ready");
+        world.run(&job);
+        wait_for_file(&world.open_path("ready"));
+        world.kill(&job, KillCause::Cancel, 0, None);
+        world.finish_of(&job);
+        for id in 2..6 {
+            let next = Job::shell(id, "exit 3");
+            world.run(&next);
+            assert_eq!(status_of(&world.finish_of(&next)), exited(3));
+        }
     }
 }
 

@@ -111,6 +111,7 @@ fn a_large_image_comes_in_chunks_of_bounded_size() {
 fn a_frozen_view_can_be_written_by_another_thread() {
     let world = full_world();
     let (frozen, here) = (world.ledger.freeze(), bytes(&world.ledger.freeze()));
+    #[allow(clippy::disallowed_methods, reason = "the shell writes snapshots on another thread")]
     let there = std::thread::spawn(move || bytes(&frozen)).join().expect("it does not panic");
     assert_eq!(there, here);
 }
