@@ -53,7 +53,7 @@ impl World {
             Fault::WallJump => self.jump(n, c),
             Fault::CommitStall => {
                 let stall = self.rng.skewed(12_000);
-                self.log.busy_until_ms = self.log.busy_until_ms.max(self.now) + stall;
+                self.log.busy_until_ms = self.log.busy_until_ms.max(self.now + stall);
                 self.truth.stalled_ms = self.truth.stalled_ms.max(self.log.busy_until_ms);
             }
             _ => self.strike_controller(fault, c),
@@ -155,10 +155,6 @@ impl World {
         if lost {
             let keeps_agent = self.rng.permille(500);
             let node = &mut self.nodes[n];
-            if !keeps_agent {
-                self.truth.lost_agents.push(node.saved.agent_id.clone());
-            }
-            self.truth.lost_journals.push(node.keeper.journal.id.clone());
             node.lose_disk(keeps_agent, n, &mut self.rng);
         }
         let delay = self.rng.range(2_000, 40_000);
@@ -205,6 +201,7 @@ impl World {
         if self.log.leader.is_none() {
             self.at(100, Event::Elect);
         }
+        self.resume_all();
         let rejoin = self.plan.rejoin_ms();
         self.at(rejoin, Event::Probe);
     }

@@ -35,7 +35,8 @@ pub(crate) struct Op {
     /// Gives up unheard after so many tries.
     tries_max: u64,
     pub over: bool,
-    pub outcome: Option<Outcome>,
+    /// The first outcome, and the entry that decided it.
+    pub outcome: Option<(Outcome, u64)>,
 }
 
 /// Who waits for an outcome.
@@ -67,7 +68,7 @@ impl Client {
     }
 
     fn add(&mut self, wish: Wish, job: usize, request_id: String, tries_max: u64) -> usize {
-        let user_key = self.ops.len() % 3 == 0;
+        let user_key = self.ops.len().is_multiple_of(3);
         let (tries, over, outcome) = (0, false, None);
         self.ops.push(Op { wish, job, request_id, user_key, tries, tries_max, over, outcome });
         self.ops.len() - 1
@@ -119,7 +120,9 @@ impl World {
             self.client.plans.insert(spec.data.clone(), job);
             self.client.specs.push(spec);
             let wanted = self.plan.jobs[job].clone();
-            let tries = if self.rng.permille(100) { self.rng.range(1, 3) } else { u64::MAX };
+            let needed = self.needs_more(job);
+            let tries =
+                if !needed && self.rng.permille(100) { self.rng.range(1, 3) } else { u64::MAX };
             self.wish(Wish::Submit, job, wanted.submit_ms, tries);
             if let Some(at) = wanted.cancel_ms {
                 for _ in 0..self.rng.range(1, 3) {
@@ -139,11 +142,30 @@ impl World {
         }
     }
 
+    /// Only a later request can end it: nobody gives it up, and its submit does not expire.
+    fn needs_more(&self, job: usize) -> bool {
+        let wanted = &self.plan.jobs[job];
+        wanted.hold || wanted.duration_ms.is_none() || wanted.suspend_ms.is_some()
+    }
+
+    /// A suspend that came twice may have overtaken its resume: nothing is to stand still for ever.
+    pub(crate) fn resume_all(&mut self) {
+        // Not before the ledger has had to see that they stand still.
+        let later_ms = self.plan.rejoin_ms() + self.plan.lag_ms() + 2_000;
+        let suspended: Vec<usize> = (0..self.plan.jobs.len())
+            .filter(|job| self.plan.jobs[*job].suspend_ms.is_some())
+            .collect();
+        for job in suspended {
+            self.wish(Wish::Resume, job, self.now + later_ms, u64::MAX);
+        }
+    }
+
     fn wish(&mut self, wish: Wish, job: usize, at_ms: u64, tries_max: u64) {
+        let needed = self.needs_more(job);
         // Half of the ids carry the time at which they were made, as generated ones do.
         let mut id = [self.rng.draw().to_be_bytes(), self.rng.draw().to_be_bytes()].concat();
         let made = self.wall(0, at_ms).to_be_bytes();
-        let request_id = if self.rng.permille(500) {
+        let request_id = if self.rng.permille(500) && !needed {
             id.splice(0..6, made[2..].iter().copied());
             id[6] = 0x70 | (id[6] & 0x0f);
             id[8] = 0x80 | (id[8] & 0x3f);
@@ -262,7 +284,7 @@ impl World {
         known.over = true;
         let expired = matches!(outcome, Outcome::Rejected(Rejection::RequestExpired));
         if known.outcome.is_none() && !expired {
-            known.outcome = Some(outcome);
+            known.outcome = Some((outcome, index));
         }
         if self.rng.permille(80) {
             let controller = self.rng.below(self.controllers.len() as u64) as usize;

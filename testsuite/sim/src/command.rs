@@ -54,15 +54,21 @@ pub fn main() -> ExitCode {
 }
 
 fn many(args: &Args) -> ExitCode {
+    // One line each: the seed repeats it with all that a debugger wants.
+    std::panic::set_hook(Box::new(|panic| println!("{panic}")));
     let begun = Instant::now();
     let (mut failed, mut jobs, mut virtual_ms, mut ran) = (0_u64, 0, 0, 0_u64);
     let mut seen: BTreeMap<String, u64> = BTreeMap::new();
     for seed in args.from..args.from.saturating_add(args.seeds) {
+        ran += 1;
         let Ok(report) = catch_unwind(AssertUnwindSafe(|| run(seed, Tracing::Off))) else {
             println!("seed {seed} panicked, as told above\n  again: {}", again(seed));
-            return ExitCode::FAILURE;
+            failed += 1;
+            if args.keep_going {
+                continue;
+            }
+            break;
         };
-        ran += 1;
         jobs += report.jobs;
         virtual_ms += report.virtual_ms;
         report.seen.iter().for_each(|(what, n)| *seen.entry(what.clone()).or_default() += n);

@@ -55,7 +55,8 @@ pub(crate) struct Conn {
 pub(crate) struct Link {
     pub up_cut: bool,
     pub down_cut: bool,
-    pub since_ms: u64,
+    /// Since when nothing comes up, if so.
+    pub silent_ms: Option<u64>,
     /// Of the newest cut; an older one's heal is void.
     pub serial: u64,
 }
@@ -65,9 +66,6 @@ impl Link {
         self.up_cut || self.down_cut
     }
 }
-
-/// A cut of this length may have made either kernel give the connection up, ms.
-const GIVEN_UP_MS: u64 = 15_000;
 
 impl World {
     pub(crate) fn connect(&mut self, n: usize, no: SessionNo, controller: usize) {
@@ -174,6 +172,9 @@ impl World {
         let session = SessionId(id);
         match item {
             Up::Message(message) if conn.joined => {
+                if let Some(agent_message::Kind::Goodbye(_)) = &message.kind {
+                    self.truth.goodbyes.insert((conn.agent_id.clone(), conn.incarnation));
+                }
                 self.trace.note(self.now, || format!("n{n} > c{c} #{id} {}", up_words(&message)));
                 self.heard(id);
                 self.leader_step(c, Leads::Message { session, message: *message });
@@ -264,8 +265,8 @@ impl World {
     pub(crate) fn cut(&mut self, n: usize, c: usize, up: bool, down: bool, for_ms: u64) {
         let now = self.now;
         let link = &mut self.links[n][c];
-        if !link.cut() {
-            link.since_ms = now;
+        if up {
+            link.silent_ms.get_or_insert(now);
         }
         link.up_cut |= up;
         link.down_cut |= down;
@@ -281,7 +282,9 @@ impl World {
         if link.serial != serial || !link.cut() {
             return;
         }
-        let long = self.now - link.since_ms > GIVEN_UP_MS;
+        // Sooner than this no kernel gives up; later than this the last word is old (design 3, RDHUP).
+        let old = self.plan.beat_ms + 2_500 + 2 * self.plan.net_max_ms;
+        let long = link.silent_ms.is_some_and(|since| self.now - since > old);
         *link = Link { serial, ..Link::default() };
         self.trace.note(self.now, || format!("n{n} c{c} heals"));
         let ids: Vec<u64> = self
@@ -300,7 +303,8 @@ impl World {
                 (conn.up, conn.down) = (VecDeque::new(), VecDeque::from([Down::End]));
                 let end = if reset { SessionEnd::Reset } else { SessionEnd::Other };
                 conn.up.push_back(Up::End(end));
-                let (delay_up, delay_down) = (self.latency(), self.latency());
+                // Each kernel finds out by itself.
+                let (delay_up, delay_down) = (self.latency(), self.rng.skewed(5_000));
                 self.at(delay_up, Event::Up { conn: id });
                 self.at(delay_down, Event::Down { conn: id });
                 continue;

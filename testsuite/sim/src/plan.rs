@@ -98,13 +98,13 @@ pub(crate) struct JobPlan {
 }
 
 /// Jobs of one run at most: what matters are interleavings, not numbers.
-const JOBS_MAX: u64 = 24;
+const JOBS_MAX: u64 = 80;
 
 impl Plan {
     pub fn draw(rng: &mut Rng) -> Plan {
-        let beat_ms = rng.range(500, 5_000);
+        let beat_ms = 500 + rng.skewed(4_500);
         let timeout = beat_ms * 3 + rng.below(beat_ms * 2);
-        let ttl = timeout + rng.range(2_000, 60_000);
+        let ttl = timeout + rng.skewed(60_000);
         let policy = Policy {
             heartbeat_timeout_ms: timeout,
             transient_job_timeout_ms: ttl,
@@ -115,14 +115,14 @@ impl Plan {
             },
             ..Policy::default()
         };
-        let first = rng.range(10_000, 20_000 + timeout * 2);
+        let first = rng.range(20_000, 100_000 + timeout * 3);
         let chaos_ms = [first, rng.range(5_000, timeout + ttl)];
         let jobs = rng.range(3, JOBS_MAX);
         let on = rng.range(1, 9);
         let faults = (0..on).filter_map(|_| rng.pick(&FAULTS)).collect();
         let mut plan = Plan {
             controllers: if rng.permille(500) { 1 } else { 3 },
-            nodes: rng.range(1, 3) as usize,
+            nodes: rng.range(1, 4) as usize,
             cpus: rng.range(2, 8) as u32,
             policy,
             beat_ms,
@@ -130,7 +130,7 @@ impl Plan {
             commit_max_ms: rng.skewed(80),
             jobs: Vec::new(),
             faults,
-            fault_gap_ms: rng.range(500, 6_000),
+            fault_gap_ms: 150 + rng.skewed(6_000),
             chaos_ms,
         };
         plan.jobs = (0..jobs).map(|_| plan.draw_job(rng)).collect();
@@ -184,6 +184,12 @@ impl Plan {
         self.patience_ms() + 16 * self.beat_ms + 20_000
     }
 
+    /// How long the ledger may differ from what really runs while all is well: a start or an end on
+    /// its way, a heartbeat or two until the digest shows a difference.
+    pub fn lag_ms(&self) -> u64 {
+        12_000 + 6 * self.beat_ms
+    }
+
     /// How long after the last fault everything has ended at the latest, jobs one after another.
     pub fn settle_ms(&self) -> u64 {
         let work: u64 = self
@@ -191,6 +197,10 @@ impl Plan {
             .iter()
             .map(|job| job.duration_ms.unwrap_or(0) + job.grace_ms + job.linger_ms + 5_000)
             .sum();
-        self.rejoin_ms() + 2 * self.policy.transient_job_timeout_ms + work + 120_000
+        2 * self.rejoin_ms()
+            + self.lag_ms()
+            + 2 * self.policy.transient_job_timeout_ms
+            + work
+            + 120_000
     }
 }

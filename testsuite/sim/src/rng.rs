@@ -61,7 +61,8 @@ mod tests {
             assert_eq!(a.draw(), b.draw());
             assert!((3..=9).contains(&a.range(3, 9)));
             assert!((1..=500).contains(&a.skewed(500)));
-            (b.range(0, 6), b.skewed(500));
+            b.range(0, 6);
+            b.skewed(500);
         }
         assert_ne!(Rng::new(1).draw(), Rng::new(2).draw());
     }

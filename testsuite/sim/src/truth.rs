@@ -1,7 +1,7 @@
 //! What really happened, as only the simulator can know it. Invariants compare the ledger with it.
 
 use crate::process::Process;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A leader that was elected, began its term, and was not disturbed since.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub(crate) struct Truth {
     pub processes: Vec<Process>,
     /// By process id of an agent's process: when it died, once it has.
     pub agents: BTreeMap<Vec<u8>, Option<u64>>,
+    /// Sessions whose goodbye arrived: agent id and incarnation.
+    pub goodbyes: BTreeSet<(String, u64)>,
     /// Since when there is no fault.
     pub calm_ms: Option<u64>,
     pub reign: Option<Reign>,
@@ -36,10 +38,6 @@ pub(crate) struct Truth {
     pub words: BTreeMap<String, Word>,
     /// Job id of each plan, once acknowledged.
     pub acked: BTreeMap<usize, u64>,
-    /// Ids of agents whose disk was lost: they never come back.
-    pub lost_agents: Vec<String>,
-    /// Journals that were lost.
-    pub lost_journals: Vec<Vec<u8>>,
     /// Killed in calm, to see how soon it shows: agent id, its incarnation, when.
     pub probe: Option<(String, u64, u64)>,
 }

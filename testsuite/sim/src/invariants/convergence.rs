@@ -6,12 +6,6 @@ use crate::world::World;
 use docket_core::ledger::{Kind, Session};
 use std::collections::BTreeMap;
 
-/// How long the ledger may differ from what really runs while all is well: a start or an end on its
-/// way, a heartbeat or two until the digest shows a difference.
-fn lag_ms(world: &World) -> u64 {
-    12_000 + 6 * world.plan.beat_ms
-}
-
 #[derive(Default)]
 pub(super) struct Convergence {
     /// By process: since when the ledger says otherwise.
@@ -78,7 +72,7 @@ impl Convergence {
             }
             let since = self.differs.get(&number).copied().unwrap_or(world.now);
             differs.insert(number, since);
-            if world.now > since + lag_ms(world) {
+            if world.now > since + world.plan.lag_ms() {
                 return Err(format!("the ledger says {kind:?} of {process:?}"));
             }
         }

@@ -13,6 +13,8 @@ const SHOWS_MS: u64 = 1_000;
 pub(super) struct Death {
     /// The agent's process of each session that joined.
     processes: BTreeMap<(String, u64), Vec<u8>>,
+    /// The newest session of each agent.
+    newest: BTreeMap<String, u64>,
 }
 
 impl Property for Death {
@@ -27,12 +29,20 @@ impl Property for Death {
             {
                 let session = (join.agent_id.clone(), join.incarnation);
                 self.processes.insert(session, join.process_id.clone());
+                self.newest.insert(join.agent_id.clone(), join.incarnation);
             }
             let Some(command::Kind::AgentDown(down)) = &command.kind else { continue };
+            let took_effect = matches!(outcome, Outcome::AgentDown { .. });
+            if took_effect && self.newest.get(&down.agent_id) != Some(&down.incarnation) {
+                return Err(format!("an older session's end took effect: {down:?}"));
+            }
             if down.cause() != DownCause::Rdhup || !matches!(outcome, Outcome::AgentDown { .. }) {
                 continue;
             }
             let session = (down.agent_id.clone(), down.incarnation);
+            if step.world.truth.goodbyes.contains(&session) {
+                return Err(format!("{session:?} said goodbye and is declared dead"));
+            }
             let Some(process) = self.processes.get(&session) else { continue };
             if step.world.truth.agents.get(process) == Some(&None) {
                 return Err(format!("agent {} lives and is declared dead", down.agent_id));

@@ -18,7 +18,9 @@ impl Property for Finishes {
         let Happening::KeeperAcked { node, to } = happening else { return Ok(()) };
         let journal = &world.nodes[*node].keeper.journal;
         let Some(ledger) = world.front() else { return Ok(()) };
-        for (seq, fact) in journal.facts.range(journal.acked + 1..=(*to).max(journal.acked)) {
+        for (seq, fact) in
+            journal.facts.range(journal.acked + 1..).take_while(|(seq, _)| **seq <= *to)
+        {
             if let Some(fact::Kind::Finish(finish)) = &fact.kind {
                 took_effect(ledger, finish).map_err(|what| {
                     format!("fact {seq} of node {node} was acknowledged: {what}")

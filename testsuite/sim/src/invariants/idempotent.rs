@@ -36,9 +36,13 @@ impl Property for Idempotent {
     }
 
     fn happened(&mut self, world: &World, happening: &Happening<'_>) -> Check {
-        let Happening::Answered { op, outcome, .. } = happening else { return Ok(()) };
+        let Happening::Answered { op, outcome, index } = happening else { return Ok(()) };
         let asked = &world.client.ops[*op];
-        let Some(first) = &asked.outcome else { return Ok(()) };
+        let Some((first, first_index)) = &asked.outcome else { return Ok(()) };
+        if index < first_index {
+            // Answers may overtake each other; a refusal before the effect is none of it.
+            return Ok(());
+        }
         let same = match (asked.wish, first, outcome) {
             (_, Outcome::Submitted { job: a, .. }, Outcome::Submitted { job: b, .. }) => a == b,
             (Wish::Cancel, Outcome::Cancelled(a), Outcome::Cancelled(b)) => {

@@ -18,7 +18,7 @@ impl Property for Resources {
 
     fn applied(&mut self, step: &Step<'_>) -> Check {
         self.entries += 1;
-        if self.entries % CHECK_EVERY == 0 {
+        if self.entries.is_multiple_of(CHECK_EVERY) {
             step.ledger.check();
         }
         for agent in step.ledger.agents() {

@@ -22,7 +22,7 @@ impl Property for Silence {
         let Some(reign) = &world.truth.reign else { return Ok(()) };
         for (command, outcome) in step.entry.proposal.commands.iter().zip(&step.applied.outcomes) {
             let Some(command::Kind::AgentDown(down)) = &command.kind else { continue };
-            let took_effect = matches!(outcome, Outcome::AgentDown { .. });
+            let took_effect = matches!(outcome, Outcome::AgentDown { unknown: 1.., .. });
             if down.cause() != DownCause::Silence || !took_effect || step.entry.term != reign.term {
                 continue;
             }

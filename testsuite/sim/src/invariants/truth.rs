@@ -56,6 +56,7 @@ impl Truthful {
             ExitReason::AgentDied | ExitReason::Lost if ended.status.is_some() => {
                 say("a code was invented")
             }
+            ExitReason::AgentDied if job.started().is_none() => say("nobody ever said that it ran"),
             ExitReason::AgentDied | ExitReason::Lost => Ok(()),
             ExitReason::Vanished => match process {
                 Some(process) if process.lives() => say("it vanished and lives"),
@@ -72,7 +73,7 @@ impl Truthful {
 
 /// Whether the disk that knew of it is gone.
 fn lost(world: &World, process: &Process) -> bool {
-    world.nodes[process.node].processes.get(&process.key).is_none()
+    !world.nodes[process.node].processes.contains_key(&process.key)
 }
 
 fn fits(

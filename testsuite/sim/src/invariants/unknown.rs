@@ -3,13 +3,15 @@
 
 use super::{Check, Property, Step};
 use crate::world::World;
-use docket_core::ledger::{ExitReason, State};
-use std::collections::BTreeMap;
+use docket_core::ledger::{ExitReason, Kind, Outcome, Session, State, What};
+use proto::v1::command;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Default)]
 pub(super) struct UnknownTime {
     /// By job: led time of the entry that made it unknown.
     since: BTreeMap<u64, u64>,
+    ended: BTreeSet<u64>,
     term: u64,
     term_led_ms: u64,
 }
@@ -23,17 +25,30 @@ impl Property for UnknownTime {
         if step.ledger.term() != self.term {
             (self.term, self.term_led_ms) = (step.ledger.term(), step.ledger.led());
         }
+        self.none_of_a_judged_node(step)?;
         let ttl = step.world.plan.policy.transient_job_timeout_ms;
         for job in step.changed() {
             let id = job.id().0;
             match job.state() {
                 State::Unknown(unknown) => {
+                    let known_between = job.causes().iter().any(|cause| {
+                        cause.position == step.entry.index
+                            && matches!(
+                                cause.what,
+                                What::Claimed { .. } | What::Started { .. } | What::OrderLost
+                            )
+                    });
+                    if known_between {
+                        self.since.remove(&id);
+                    }
                     let since = *self.since.entry(id).or_insert(step.ledger.led());
                     if unknown.since_led_ms != since {
                         let told = unknown.since_led_ms;
                         return Err(format!("job {id} is unknown since {since}, not {told}"));
                     }
                 }
+                // What comes after the end is a late outcome.
+                State::Done(_) | State::Exit(_) if !self.ended.insert(id) => {}
                 State::Done(ended) | State::Exit(ended) => {
                     let since = self.since.remove(&id);
                     let waited = since.map(|since| step.ledger.led() - since);
@@ -65,6 +80,31 @@ impl Property for UnknownTime {
             let due = (since + bound).max(if early { 0 } else { self.term_led_ms + timeout });
             if led > due + slack {
                 return Err(format!("job {id} is unknown since {since}, led time is {led}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl UnknownTime {
+    /// Once the manifest of a join is judged, nothing that its node holds is unknown.
+    fn none_of_a_judged_node(&self, step: &Step<'_>) -> Check {
+        for outcome in step.entry.proposal.commands.iter().zip(&step.applied.outcomes) {
+            let (Some(command::Kind::Manifest(page)), Outcome::Manifest(verdicts)) =
+                (&outcome.0.kind, outcome.1)
+            else {
+                continue;
+            };
+            let agent = step.ledger.agent(&page.agent_id);
+            if !page.at_join
+                || !verdicts.judged
+                || agent.is_none_or(|agent| agent.session() != Session::Up)
+            {
+                continue;
+            }
+            let mut held = step.ledger.held_by(&page.agent_id);
+            if let Some(job) = held.find(|job| job.kind() == Kind::Unknown) {
+                return Err(format!("job {} is unknown after its node was judged", job.id()));
             }
         }
         Ok(())
