@@ -53,6 +53,8 @@ pub struct AgentCore {
     /// Why there is no keeper; empty while there is one.
     pub(crate) keeper_trouble: String,
     pub(crate) relay: FactRelay,
+    /// Exits that the keeper could not journal; at most one an attempt it holds.
+    pub(crate) unjournalled: Vec<v1::FinishFact>,
     pub(crate) orders: Orders,
     pub(crate) asks: Asks,
     pub(crate) backoff: Backoff,
@@ -82,6 +84,7 @@ impl AgentCore {
             keeper: None,
             keeper_trouble: String::new(),
             relay: FactRelay::default(),
+            unjournalled: Vec::new(),
             orders: Orders::default(),
             asks: Asks::default(),
             dials: 0,

@@ -147,6 +147,7 @@ impl AgentCore {
         }
         let from = self.relay.begin();
         self.tell_keeper(v1::keeper_request::Kind::Resend(v1::KeeperResend { from }));
+        self.tell_unjournalled(0);
         self.ask_manifest_of_join();
     }
 

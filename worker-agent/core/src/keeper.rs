@@ -53,6 +53,8 @@ impl AgentCore {
 
     fn keeper_welcomed(&mut self, welcome: v1::KeeperWelcome, now_ms: u64) {
         self.relay.keeper_is_at(welcome.acked);
+        // It tells those of its own again.
+        self.unjournalled.clear();
         self.keeper_trouble.clear();
         self.keeper = Some(KeeperView {
             last_seq: welcome.next_seq.saturating_sub(1),
@@ -101,18 +103,34 @@ impl AgentCore {
     }
 
     /// An exit that the keeper could not journal: the controller's log is its only durability. It
-    /// travels at a position that is acknowledged already, where it is taken by its meaning.
+    /// is held here and goes up in every session until this keeper is gone, for nothing
+    /// acknowledges it; to take it twice changes nothing.
     fn relay_volatile(&mut self, exit: v1::KeeperVolatileExit) {
+        let Some(finish) = exit.finish else { return };
+        if self.unjournalled.iter().any(|held| held.attempt == finish.attempt) {
+            return; // told again at our hello
+        }
         let text = "the keeper could not journal an exit; it is durable once the controller has it";
         self.out.push(Action::Warn(text.to_owned()));
+        self.unjournalled.push(finish);
+        self.tell_unjournalled(self.unjournalled.len() - 1);
+    }
+
+    /// Sends the held exits from the `first` on, at a position that is acknowledged already, where
+    /// they are taken by their meaning. While nothing is acknowledged they wait for that.
+    pub(crate) fn tell_unjournalled(&mut self, first: usize) {
         let (Link::Joined(session), Some(keeper)) = (&self.link, &self.keeper) else { return };
-        let Some(finish) = exit.finish else { return };
-        let seq = self.relay.acked();
-        let fact = v1::Fact { seq, kind: Some(v1::fact::Kind::Finish(finish)) };
+        let (no, seq) = (session.no, self.relay.acked());
+        if seq == 0 {
+            return;
+        }
         let journal_id = keeper.welcome.journal_id.clone();
-        let facts = v1::Facts { journal_id, from: seq, to: seq, facts: vec![fact] };
-        let no = session.no;
-        self.tell_leader(no, Up::Facts(facts));
+        for finish in self.unjournalled.iter().skip(first).cloned().collect::<Vec<_>>() {
+            let fact = v1::Fact { seq, kind: Some(v1::fact::Kind::Finish(finish)) };
+            let journal_id = journal_id.clone();
+            let facts = v1::Facts { journal_id, from: seq, to: seq, facts: vec![fact] };
+            self.tell_leader(no, Up::Facts(facts));
+        }
     }
 
     fn keeper_answered(&mut self, pong: v1::KeeperPong) {

@@ -101,6 +101,7 @@ impl AgentCore {
             return;
         }
         let tell = ToKeeper::Ack(v1::KeeperAck { to: ack.to });
+        let first = self.relay.acked() == 0;
         match self.relay.acknowledge(ack.to) {
             Acked::Tell => self.tell_keeper(tell),
             Acked::TellAndAsk(from) => {
@@ -110,6 +111,9 @@ impl AgentCore {
             Acked::Nonsense => {
                 self.refuse(no, format!("acknowledgement of fact {}, which was not sent", ack.to));
             }
+        }
+        if first {
+            self.tell_unjournalled(0);
         }
     }
 

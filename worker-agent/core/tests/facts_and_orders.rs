@@ -183,6 +183,26 @@ fn an_exit_that_could_not_be_journalled_still_reaches_the_controller() {
 }
 
 #[test]
+fn an_exit_that_could_not_be_journalled_waits_for_the_first_acknowledgement_and_the_next_session() {
+    let mut world = World::joined();
+    world.facts(1, 2);
+    world.actions.clear();
+    let finish = v1::FinishFact { attempt: attempt(5), ..v1::FinishFact::default() };
+    let exit = v1::KeeperVolatileExit { finish: Some(finish.clone()) };
+    world.keeper(FromKeeper::NotJournalled(exit.clone()));
+    assert_eq!(world.sent_up(), [], "no position is acknowledged yet");
+    world.leader(1, ack(2));
+    let is_it = |up: &Up| matches!(up, Up::Facts(f) if f.from == 2 && f.facts.len() == 1);
+    assert!(world.sent_up().iter().any(is_it));
+    world.keeper(FromKeeper::NotJournalled(exit));
+    assert_eq!(world.sent_up(), [], "known");
+    world.breaks(1);
+    let no = world.dials();
+    world.joins(no);
+    assert!(world.sent_up().iter().any(is_it), "nothing acknowledges it, so it goes again");
+}
+
+#[test]
 fn a_run_carries_user_environment_paths_and_run_file() {
     let run = run_on(config(), run_order(8), Ok(ada()));
     assert_eq!(run.refuse, None);
