@@ -202,8 +202,9 @@ impl World {
             self.at(100, Event::Elect);
         }
         self.resume_all();
-        let rejoin = self.plan.rejoin_ms();
-        self.at(rejoin, Event::Probe);
+        // After the ledger had its time to show what really runs.
+        let seen = self.plan.rejoin_ms() + self.plan.lag_ms() + 6_000;
+        self.at(seen, Event::Probe);
     }
 
     /// A kill in perfect weather: it must show within a second.

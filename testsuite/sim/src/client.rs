@@ -133,7 +133,10 @@ impl World {
             if let Some(at) = wanted.suspend_ms {
                 let later = self.rng.skewed(40_000);
                 self.wish(Wish::Suspend, job, at, u64::MAX);
-                self.wish(Wish::Resume, job, at + later, u64::MAX);
+                // The rest stands still until all is well again.
+                if self.rng.permille(500) {
+                    self.wish(Wish::Resume, job, at + later, u64::MAX);
+                }
             }
             if wanted.hold {
                 let later = self.rng.skewed(20_000);

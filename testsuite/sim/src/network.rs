@@ -304,7 +304,7 @@ impl World {
                 let end = if reset { SessionEnd::Reset } else { SessionEnd::Other };
                 conn.up.push_back(Up::End(end));
                 // Each kernel finds out by itself.
-                let (delay_up, delay_down) = (self.latency(), self.rng.skewed(5_000));
+                let (delay_up, delay_down) = (self.latency(), self.rng.below(5_000));
                 self.at(delay_up, Event::Up { conn: id });
                 self.at(delay_down, Event::Down { conn: id });
                 continue;

@@ -3,7 +3,7 @@
 use sim::{Tracing, run};
 
 /// Seeds of the budget: some seconds unoptimised. The thousands run in release.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 40;
 
 #[test]
 fn a_budget_of_seeds_keeps_every_property() {
