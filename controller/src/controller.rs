@@ -235,8 +235,8 @@ async fn warn_of_differences(config: &Config, pump: &PumpHandle) {
     let Ok(policy) = pump.read(|view| *view.ledger.policy()).await else { return };
     for (key, file, ledger) in config.differences(&policy) {
         tracing::warn!(
-            "{key} is {ledger} in this cluster, not {file} as configured here; change it with \
-             `docket cluster set {key} {file}`"
+            "{key} is {ledger} in this cluster, not {file} as configured here: the cluster's value was \
+             set when its data directory was made, and stays"
         );
     }
 }

@@ -43,7 +43,9 @@ pub fn account_of(
         return own_account(config, order, found);
     }
     if order.uid == 0 && !config.allow_root_jobs {
-        let why = "this node runs no jobs of root (allow_root_jobs = false)".to_owned();
+        let why = "this node runs no jobs of root; allow_root_jobs = true in [agent], or \
+                   DOCKET_AGENT__ALLOW_ROOT_JOBS=true, changes that"
+            .to_owned();
         return Err(failure(EPERM, why));
     }
     match found {
