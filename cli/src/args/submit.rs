@@ -8,7 +8,7 @@ use std::time::Duration;
 /// `docket submit`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A SCRIPT is stored with the job; its `#DOCKET` header lines are options.",
+    after_help = "A SCRIPT is stored with the job; its `#DOCKET` header lines are options.\nOne with `#SBATCH` lines is refused: docket does not read them, and their limits would not hold.",
     override_usage = "docket submit [OPTIONS] -- CMD [ARG…]\n       docket submit [OPTIONS] SCRIPT [ARG…]\n       docket submit [OPTIONS] --from FILE.jsonl"
 )]
 pub struct SubmitArgs {

@@ -5,6 +5,7 @@ use super::copy::{CopyError, copy};
 use super::follow::{Until, follow};
 use super::outcome::exit_code;
 use super::sink::{Sink, Stream};
+use super::stuck::{QUEUED_QUIETLY, never_runs};
 use crate::client::{Client, ClientError, Patience, request_id};
 use crate::exit;
 use crate::failure::Failure;
@@ -20,8 +21,6 @@ use tokio::sync::watch;
 
 /// After the job's end, its output may stand still so long before it counts as incomplete.
 const OUTPUT_STALLED: Duration = Duration::from_secs(20);
-/// A job that is queued longer is explained to whoever looks at a terminal.
-const QUEUED_QUIETLY: Duration = Duration::from_secs(2);
 /// After a signal the answer to a submit is awaited so long.
 const ANSWER_AFTER_SIGNAL: Duration = Duration::from_secs(2);
 /// What a program gets that writes to a closed pipe.
@@ -166,7 +165,7 @@ async fn see_through(client: &Client, job: u64, shown: Shown) -> Result<u8, Fail
         waiting,
         output(client, job, Stream::Stdout, shown.stdout, told.clone()),
         output(client, job, Stream::Stderr, shown.stderr, told.clone()),
-        explain_queue(job, told),
+        explain_queue(client, job, told),
     );
     let ended = ended?;
     let Some(task) = ended.first() else { return Ok(exit::FAILED) };
@@ -182,13 +181,18 @@ async fn see_through(client: &Client, job: u64, shown: Shown) -> Result<u8, Fail
     Ok(if cut { exit::AGAIN } else { code })
 }
 
-/// Tells somebody at a terminal why nothing happens yet.
-async fn explain_queue(job: u64, mut told: watch::Receiver<Option<Task>>) {
-    if !io::stderr().is_terminal() {
-        return;
-    }
+/// Tells why nothing happens yet: at a terminal in any case, elsewhere if nothing ever will.
+async fn explain_queue(client: &Client, job: u64, mut told: watch::Receiver<Option<Task>>) {
     let begun = told.wait_for(|task| task.as_ref().is_some_and(has_begun));
     if tokio::time::timeout(QUEUED_QUIETLY, begun).await.is_ok() {
+        return;
+    }
+    if !io::stderr().is_terminal() {
+        // A job that has begun or ended meanwhile ends the asking.
+        tokio::select! {
+            word = never_runs(client, job) => word.iter().for_each(|word| note(word)),
+            _ = told.wait_for(|task| task.as_ref().is_some_and(has_begun)) => {}
+        }
         return;
     }
     let why = told.borrow().as_ref().map(|task| task.message.clone()).unwrap_or_default();

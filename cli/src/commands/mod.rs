@@ -22,6 +22,7 @@ mod outcome;
 mod run;
 mod show;
 mod sink;
+mod stuck;
 mod submit;
 mod wait;
 mod wal;

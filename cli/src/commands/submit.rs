@@ -6,6 +6,7 @@ use super::from::submit_from;
 use super::input::{Unasked, stdin};
 use super::outcome::exit_code_of_all;
 use super::run::submit as send;
+use super::stuck::with_word;
 use super::work::work;
 use crate::args::SubmitArgs;
 use crate::client::{Client, request_id};
@@ -35,7 +36,8 @@ pub async fn submit(context: &Context, args: &SubmitArgs) -> Result<u8, Failure>
 
 /// `--wait`: as `docket wait` of the one job.
 async fn wait_for(client: &mut Client, job: u64, json: bool) -> Result<u8, Failure> {
-    let ended = follow(client, &[job], Until::All, |_| ()).await?;
+    let asker = client.clone();
+    let ended = with_word(&asker, &[job], follow(client, &[job], Until::All, |_| ())).await?;
     for task in &ended {
         if json {
             print(&task_line(task))?;

@@ -3,6 +3,7 @@
 use super::context::{Context, jobs};
 use super::follow::{Until, follow};
 use super::outcome::exit_code_of_all;
+use super::stuck::with_word;
 use crate::args::WaitArgs;
 use crate::failure::Failure;
 use crate::parse::exact_duration;
@@ -25,7 +26,8 @@ pub async fn wait(context: &Context, args: &WaitArgs) -> Result<u8, Failure> {
     }
     let mut client = context.client().await?;
     let mut states: BTreeMap<u64, String> = BTreeMap::new();
-    let waiting = async {
+    let asker = client.clone();
+    let waiting = with_word(&asker, &ids, async {
         let mut ended = Vec::new();
         for part in ids.chunks(JOBS_MAX) {
             let seen = |task: &Task| {
@@ -34,7 +36,7 @@ pub async fn wait(context: &Context, args: &WaitArgs) -> Result<u8, Failure> {
             ended.extend(follow(&mut client, part, until, seen).await?);
         }
         Ok::<_, Failure>(ended)
-    };
+    });
     let ended = match args.timeout {
         None => waiting.await?,
         Some(limit) => match tokio::time::timeout(limit, waiting).await {

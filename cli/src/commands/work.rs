@@ -3,7 +3,6 @@
 use super::context::Context;
 use crate::args::{Cli, Command, JobOptions};
 use crate::failure::Failure;
-use crate::say::note;
 use crate::spec::{Header, SPEC_MAX_BYTES, SpecError, Work, read_header};
 use crate::usage;
 use clap::Parser;
@@ -38,7 +37,7 @@ pub fn work(
     if !contents.starts_with(b"#!") {
         return Err(SpecError::NoInterpreter(shown).into());
     }
-    let header = header(&shown, &contents)?;
+    let header = header(&shown, &contents, verb)?;
     let options = match header.options.is_empty() {
         true => options.clone(),
         false => merged(context, verb, &header)?,
@@ -73,18 +72,21 @@ fn read_script(script: &Path, verb: &'static str) -> Result<Vec<u8>, SpecError> 
 }
 
 /// The header, each of its lines understood by itself, so that an error names its line.
-fn header(script: &str, contents: &[u8]) -> Result<Header, SpecError> {
+fn header(script: &str, contents: &[u8], verb: &'static str) -> Result<Header, SpecError> {
     let wrong = |line, why: String| SpecError::Header { script: script.to_owned(), line, why };
     let header = read_header(contents).map_err(|(line, why)| wrong(line, why.to_owned()))?;
     for (line, words) in &header.options {
         let argv = std::iter::once("#DOCKET").chain(words.iter().map(String::as_str));
         HeaderLine::try_parse_from(argv).map_err(|error| wrong(*line, usage::words(&error)))?;
     }
-    if header.sbatch > 0 {
-        note(&format!(
-            "{script}: its {} #SBATCH line(s) are not read in this version: write #DOCKET lines",
-            header.sbatch
-        ));
+    if let Some((line, text)) = header.sbatch.first() {
+        return Err(SpecError::Sbatch {
+            script: script.to_owned(),
+            count: header.sbatch.len(),
+            line: *line,
+            text: text.clone(),
+            verb,
+        });
     }
     Ok(header)
 }
@@ -166,6 +168,21 @@ mod tests {
         let error = work(&context, "submit", &words, &options).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("job.sh:2: --mem 4: a size needs a unit"), "{text}");
+        assert_eq!(error.exit_code(), 2);
+    }
+
+    #[test]
+    fn a_script_for_slurm_is_refused_before_its_limits_silently_do_not_hold() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.sh");
+        std::fs::write(&path, "#!/bin/sh\n#SBATCH --mem=4G\n#SBATCH -t 5\necho\n").unwrap();
+        let path = path.to_str().unwrap();
+        let (context, words, options) = parsed(&["docket", "submit", path]);
+        let error = work(&context, "submit", &words, &options).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("s.sh has 2 #SBATCH line(s)"), "{text}");
+        assert!(text.contains("line 2, is `#SBATCH --mem=4G`"), "{text}");
+        assert!(text.ends_with(&format!("docket submit -- sh {path}")), "{text}");
         assert_eq!(error.exit_code(), 2);
     }
 

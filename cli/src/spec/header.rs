@@ -1,12 +1,15 @@
 //! Header lines of a stored script: `#DOCKET` lines are options, in words as a shell splits them.
 
+/// So much of a line that is refused is shown.
+const SHOWN_MAX: usize = 80;
+
 /// What the head of a script says.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Line number from 1, and the words of each `#DOCKET` line.
     pub options: Vec<(usize, Vec<String>)>,
-    /// How many `#SBATCH` lines there are; they are not read yet.
-    pub sbatch: usize,
+    /// The `#SBATCH` lines, as they stand; a script that has some is refused.
+    pub sbatch: Vec<(usize, String)>,
 }
 
 /// Why a header line is not understood, with its line number.
@@ -24,7 +27,8 @@ pub fn read_header(script: &[u8]) -> Result<Header, HeaderError> {
             let text = str::from_utf8(rest).map_err(|_| (at + 1, "not UTF-8"))?;
             header.options.push((at + 1, words(text).map_err(|why| (at + 1, why))?));
         } else if option_line(line, b"#SBATCH").is_some() {
-            header.sbatch += 1;
+            let text: String = String::from_utf8_lossy(line).chars().take(SHOWN_MAX).collect();
+            header.sbatch.push((at + 1, text));
         }
     }
     Ok(header)
@@ -87,7 +91,7 @@ mod tests {
     fn header_lines_are_read_up_to_the_first_command() {
         let script = b"#!/bin/sh\n#DOCKET -c 4 --mem 2G # big\n\n# note\n#DOCKET --name 'a b' -e \"x\\\"y\"\n#SBATCH -n 1\necho\n#DOCKET -c 9\n";
         let header = read_header(script).unwrap();
-        assert_eq!(header.sbatch, 1);
+        assert_eq!(header.sbatch, [(6, "#SBATCH -n 1".to_owned())]);
         let expected =
             [(2, vec!["-c", "4", "--mem", "2G"]), (5, vec!["--name", "a b", "-e", "x\"y"])];
         let expected: Vec<(usize, Vec<String>)> = expected

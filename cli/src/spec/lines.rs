@@ -65,9 +65,15 @@ pub fn read_line(
     if text.trim().is_empty() || text.trim_start().starts_with('#') {
         return Ok(None);
     }
+    if text.trim_start().starts_with('[') {
+        return Err("not a JSON object but an array: give one object a line, as list -o jsonl \
+                    and show -o jsonl print them"
+            .to_owned());
+    }
     let fields: Map<String, Value> =
         serde_json::from_str(text).map_err(|error| format!("not a JSON object: {error}"))?;
     refuse_unknown(&fields)?;
+    refuse_lost(&fields)?;
     let mut options = defaults.clone();
     set_options(&mut options, &fields)?;
     let work = work(&fields)?;
@@ -87,12 +93,32 @@ fn refuse_unknown(fields: &Map<String, Value>) -> Result<(), String> {
     Ok(())
 }
 
+/// Refuses what `show` tells of a job that cannot be had again from its line. (The paths of its
+/// output are those of one run: they are outcomes, `stdout` and `stderr` are the inputs.)
+fn refuse_lost(fields: &Map<String, Value>) -> Result<(), String> {
+    if fields.get("script") == Some(&Value::Bool(true)) {
+        return Err("script: the job was a stored script, and its contents are not in this line: \
+                    give them, \"script\": \"#!/bin/sh\\n…\", or submit the script file"
+            .to_owned());
+    }
+    match given(fields, "gpus") {
+        None => Ok(()),
+        Some(count) if count.as_u64() == Some(0) => Ok(()),
+        Some(count) => Err(format!("gpus {count}: gpus are not in this version; only 0 is taken")),
+    }
+}
+
 fn work(fields: &Map<String, Value>) -> Result<Work, String> {
     let words = match given(fields, "command") {
         None => Vec::new(),
         Some(value) => strings("command", value)?.into_iter().map(Into::into).collect(),
     };
-    match text(fields, "script")? {
+    let script = match fields.get("script") {
+        // As `show` marks a job that was a command.
+        Some(Value::Bool(false)) => None,
+        _ => text(fields, "script")?,
+    };
+    match script {
         Some(script) if script.starts_with("#!") => Ok(Work::Script {
             name: "script".to_owned(),
             contents: script.into_bytes(),
@@ -191,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_line_overrides_the_options_and_outcomes_are_no_input() {
-        let text = r#"{"command":["echo","a b"],"cpus":2,"name":null,"state":"DONE","id":"7"}"#;
+        let text = r#"{"command":["echo","a b"],"cpus":2,"name":null,"state":"DONE","id":"7","gpus":0,"script":false}"#;
         let spec = line(text).unwrap().unwrap().spec.unwrap();
         assert_eq!(spec.argv, [b"echo".to_vec(), b"a b".to_vec()]);
         assert_eq!((spec.cpus, spec.mem_bytes, spec.name.as_str()), (2, 1 << 30, "echo"));
@@ -204,6 +230,9 @@ mod tests {
         for (text, part) in [
             ("{", "not a JSON object"),
             ("[]", "not a JSON object"),
+            (r#"[{"command":["x"]}]"#, "-o jsonl"),
+            (r#"{"command":["x"],"script":true}"#, "stored script"),
+            (r#"{"command":["x"],"gpus":1}"#, "gpus 1: "),
             (r#"{"comand":["x"]}"#, "did you mean command?"),
             (r#"{"command":"x"}"#, "list of strings"),
             (r#"{"command":[]}"#, "no command"),

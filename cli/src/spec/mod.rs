@@ -46,6 +46,24 @@ pub enum SpecError {
         /// What is wrong.
         why: String,
     },
+    /// A script for Slurm: what its lines ask for would silently not hold.
+    #[error(
+        "{script} has {count} #SBATCH line(s), which docket does not read; the first, line {line}, \
+         is `{text}`: give them as options or #DOCKET lines, or run it without them: \
+         docket {verb} -- sh {script}"
+    )]
+    Sbatch {
+        /// The script.
+        script: String,
+        /// How many lines.
+        count: usize,
+        /// Where the first stands, from 1.
+        line: usize,
+        /// The first.
+        text: String,
+        /// `run` or `submit`.
+        verb: &'static str,
+    },
     /// A part is larger than is allowed.
     #[error("{what} is {size} bytes: at most {limit} are allowed{advice}")]
     TooLarge {

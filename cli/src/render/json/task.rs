@@ -45,6 +45,7 @@ pub struct TaskJson {
     time_limit_ms: Option<u64>,
     comment: Option<String>,
     cancel_requested: bool,
+    script: bool,
 }
 
 /// Why a task ended: its kind, and the fields that this kind has.
@@ -115,6 +116,7 @@ impl From<&Task> for TaskJson {
             time_limit_ms: task.time_limit_ms,
             comment: filled(&task.comment),
             cancel_requested: task.cancel_requested,
+            script: task.script,
         }
     }
 }
