@@ -21,11 +21,22 @@ pub fn main() -> ExitCode {
         let code = keeper::main(words.into_iter());
         return ExitCode::from(u8::try_from(code).unwrap_or(exit::FAILED));
     }
+    let words = help_of_help(words);
     let code = match Cli::try_parse_from(&words) {
         Ok(cli) => finish(dispatch(cli, words)),
         Err(error) => refused(&error),
     };
     ExitCode::from(code)
+}
+
+/// `docket help --help` asks for help: clap takes the option for a command's name.
+fn help_of_help(mut words: Vec<OsString>) -> Vec<OsString> {
+    let asked = words.get(1).is_some_and(|word| word == "help")
+        && words.get(2).is_some_and(|word| word == "--help" || word == "-h");
+    if asked {
+        words.truncate(2);
+    }
+    words
 }
 
 /// Help and version are answers; everything else is a wrong command line.
@@ -99,5 +110,22 @@ async fn ask(context: &Context, command: Option<&Command>) -> Result<u8, Failure
         }
         // The rest was dispatched before the runtime was needed.
         _ => commands::home(context).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_of_help_is_help_and_that_of_a_command_stays() {
+        let of = |line: &str| {
+            let words = help_of_help(line.split(' ').map(OsString::from).collect());
+            Cli::try_parse_from(words).unwrap_err().kind()
+        };
+        for line in ["docket help --help", "docket help -h", "docket help", "docket help wal"] {
+            assert_eq!(of(line), ErrorKind::DisplayHelp, "{line}");
+        }
+        assert_eq!(of("docket help nonsense"), ErrorKind::InvalidSubcommand);
     }
 }

@@ -31,6 +31,14 @@ pub enum Failure {
     /// stdout takes nothing.
     #[error("cannot write the output: {0}; look at where it goes")]
     Output(#[source] io::Error),
+    /// stdout did not take the id of a job that is there now, so stderr tells it.
+    #[error("job {job} is submitted, but its id cannot be written: {why}; see docket show {job}")]
+    Unwritten {
+        /// The job.
+        job: u64,
+        /// What the system said.
+        why: io::Error,
+    },
     /// stdin gives nothing.
     #[error("cannot read standard input: {0}; give --stdin FILE or null")]
     Input(#[source] io::Error),
@@ -78,9 +86,24 @@ impl Failure {
             Failure::LeftEarly => exit::INTERRUPTED,
             Failure::Told(code) => *code,
             Failure::OutputClosed => exit::DONE,
-            Failure::Wal(_) | Failure::Output(_) | Failure::Input(_) | Failure::System { .. } => {
-                exit::FAILED
+            Failure::Wal(crate::commands::WalError::Denied(_)) => exit::DENIED,
+            Failure::Wal(_)
+            | Failure::Output(_)
+            | Failure::Unwritten { .. }
+            | Failure::Input(_)
+            | Failure::System { .. } => exit::FAILED,
+        }
+    }
+
+    /// The same failure where the output would have been the id of a job.
+    pub fn of_submit(self, job: u64) -> Self {
+        match self {
+            Failure::Output(why) => Failure::Unwritten { job, why },
+            Failure::OutputClosed => {
+                let why = io::Error::from(io::ErrorKind::BrokenPipe);
+                Failure::Unwritten { job, why }
             }
+            other => other,
         }
     }
 
@@ -99,6 +122,20 @@ impl From<io::Error> for Failure {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Failure::OutputClosed,
             _ => Failure::Output(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_whose_id_could_not_be_written_is_named() {
+        for kind in [io::ErrorKind::StorageFull, io::ErrorKind::BrokenPipe] {
+            let failure = Failure::from(io::Error::from(kind)).of_submit(41);
+            assert_eq!(failure.exit_code(), exit::FAILED);
+            assert!(failure.line().unwrap().starts_with("job 41 is submitted, but"), "{failure}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Options that people bring from Slurm, and those that later versions of docket have: each is
-//! refused with what to write instead.
+//! Options and commands that people bring from Slurm, and those that later versions of docket have:
+//! each is refused with what to write instead.
 
 /// Options of Slurm that docket spells otherwise, or has no use for.
 const SLURM: [(&[&str], &str); 24] = [
@@ -35,39 +35,78 @@ const SLURM: [(&[&str], &str); 24] = [
     (&["--time-min"], "give the limit itself: --time DUR"),
 ];
 
-/// Options that the contract names and this version does not have.
-const LATER: [&str; 25] = [
-    "--array",
-    "-a",
-    "--gpus",
-    "-G",
-    "--gres",
-    "--resource",
-    "--after-ok",
-    "--after",
-    "--after-any",
-    "--after-not-ok",
-    "--after-not",
-    "--after-start",
-    "--after-each",
-    "--dependency",
-    "-d",
-    "--begin",
-    "--retries",
-    "--retry-on",
-    "--fence-after",
-    "--hold",
-    "-H",
-    "--dry-run",
-    "--http",
-    "--watch",
-    "--orphans",
+/// Options that the contract names and this version does not have, with what does the same now.
+const LATER: [(&[&str], &str); 12] = [
+    (&["--after-ok"], "; start it when the other is done: docket wait ID && docket submit …"),
+    (&["--after", "--after-any"], "; wait for the other first: docket wait ID; docket submit …"),
+    (&["--after-not-ok", "--after-not"], "; in a shell: docket wait ID || docket submit …"),
+    (&["--after-start", "--after-each"], "; wait for the other first: docket wait ID"),
+    (&["--dependency", "-d"], "; wait for the other first: docket wait ID && docket submit …"),
+    (
+        &["--array", "-a"],
+        "; submit its members as jobs of their own, one a line: --from FILE.jsonl",
+    ),
+    (&["--gpus", "-G", "--gres", "--resource"], "; mark the nodes that have it: --node-label k=v"),
+    (&["--begin"], "; without it the job would start at once: submit it when it is time"),
+    (&["--hold", "-H"], "; without it the job would start at once: submit it when it may run"),
+    (&["--retries", "--retry-on"], "; in a shell: docket run … || docket run …"),
+    (&["--dry-run"], "; docket explain ID tells whether a job can run"),
+    (&["--fence-after", "--http", "--watch", "--orphans"], ""),
 ];
 
 /// What to do instead of an option that docket does not have.
-pub fn hint(option: &str) -> Option<&'static str> {
-    if LATER.contains(&option) {
-        return Some("not in this version of docket yet; leave it out");
+pub fn hint(option: &str) -> Option<String> {
+    let of = |names: &[&str]| names.contains(&option);
+    if let Some((_, instead)) = LATER.iter().find(|(names, _)| of(names)) {
+        return Some(format!("not in this version of docket{instead}"));
     }
-    SLURM.iter().find(|(names, _)| names.contains(&option)).map(|(_, hint)| *hint)
+    SLURM.iter().find(|(names, _)| of(names)).map(|(_, hint)| (*hint).to_owned())
+}
+
+/// Commands of Slurm, and docket's that do the same.
+const SLURM_COMMANDS: [(&str, &str); 9] = [
+    ("squeue", "docket list"),
+    ("sacct", "docket list --all"),
+    ("sbatch", "docket submit SCRIPT, or docket submit -- CMD"),
+    ("srun", "docket run -- CMD"),
+    ("salloc", "docket run -- CMD"),
+    ("scancel", "docket cancel ID"),
+    ("sinfo", "docket nodes"),
+    ("scontrol", "docket show ID, or docket nodes"),
+    ("sattach", "docket logs -f ID"),
+];
+
+/// Commands that the contract names and this version does not have, each behind the command that
+/// it belongs to, with what does the same now.
+const LATER_COMMANDS: [(&str, &str, &str); 19] = [
+    ("", "hold", "docket cancel ends a job; submit it again when it may run"),
+    ("", "release", "no job is held"),
+    ("", "suspend", "docket cancel --signal STOP ID stops its processes"),
+    ("", "resume", "docket cancel --signal CONT ID lets its processes go on"),
+    ("", "retry", "submit it again: docket show -o jsonl ID | docket submit --from -"),
+    ("", "set", "a job stays as it was submitted"),
+    ("", "drain", "end the node's agent; its jobs go on under their keeper"),
+    ("", "undrain", "no node is drained"),
+    ("", "top", "docket list shows the jobs, docket nodes the nodes"),
+    ("wal", "repair", "docket wal verify tells what is damaged; restore a backup"),
+    ("cluster", "set", "the policy stays that of the first start's configuration"),
+    ("cluster", "add", "there is one controller"),
+    ("cluster", "remove", "there is one controller"),
+    ("cluster", "promote", "there is one controller"),
+    ("cluster", "transfer", "there is one controller"),
+    ("cluster", "snapshot", "the controller makes its snapshots by itself"),
+    ("cluster", "backup", "end the controller and copy its data directory"),
+    ("cluster", "restore", "put back a copy of the data directory while nothing runs"),
+    ("cluster", "resume", "nothing is stopped after a start"),
+];
+
+/// What to do instead of a command that docket does not have; `parent` is the command before it.
+pub fn command_hint(parent: &str, given: &str) -> Option<String> {
+    let later = |known: &&(&str, &str, &str)| (known.0, known.1) == (parent, given);
+    if let Some((.., instead)) = LATER_COMMANDS.iter().find(later) {
+        let name = format!("{parent} {given}");
+        return Some(format!("not in this version of docket: {}: {instead}", name.trim_start()));
+    }
+    let slurm = SLURM_COMMANDS.iter().find(|(name, _)| parent.is_empty() && *name == given);
+    slurm.map(|(name, command)| format!("{name} is Slurm's: {command}"))
 }

@@ -14,17 +14,12 @@ pub fn words(error: &clap::Error) -> String {
     match error.kind() {
         ErrorKind::ValueValidation => {
             let value = context(error, ContextKind::InvalidValue).unwrap_or_default();
-            let why = error.source().map(ToString::to_string).unwrap_or_default();
+            let why = error.source().map(|why| value_words(&why.to_string())).unwrap_or_default();
             format!("{} {value}: {why}", option.unwrap_or_default())
         }
         ErrorKind::UnknownArgument => unknown(error, &argument.unwrap_or_default()),
         ErrorKind::InvalidSubcommand => {
-            let given = context(error, ContextKind::InvalidSubcommand).unwrap_or_default();
-            let names: Vec<String> =
-                Cli::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
-            let near = nearest(&given, names.iter().map(String::as_str));
-            let near = near.map_or(String::new(), |near| format!("did you mean {near}? "));
-            format!("no command {given}: {near}docket help lists all")
+            no_command(error, &context(error, ContextKind::InvalidSubcommand).unwrap_or_default())
         }
         ErrorKind::InvalidValue => {
             let value = context(error, ContextKind::InvalidValue).unwrap_or_default();
@@ -35,10 +30,48 @@ pub fn words(error: &clap::Error) -> String {
                 value => format!("{option} {value}: it can be {allowed}"),
             }
         }
-        ErrorKind::MissingRequiredArgument => {
-            format!("{} is missing: see --help", argument.unwrap_or_default())
-        }
+        ErrorKind::MissingRequiredArgument => match parent(error).as_str() {
+            "cancel" => "cancel what? give job IDs, or --user, --name, --state or --all".to_owned(),
+            _ => format!("{} is missing: see --help", argument.unwrap_or_default()),
+        },
         _ => first_line(error),
+    }
+}
+
+/// A command that docket does not have.
+fn no_command(error: &clap::Error, given: &str) -> String {
+    let parent = parent(error);
+    if let Some(hint) = slurm::command_hint(&parent, given) {
+        return hint;
+    }
+    let root = Cli::command();
+    let command = root.find_subcommand(&parent).unwrap_or(&root);
+    let names = command.get_subcommands().map(clap::Command::get_name);
+    let near = nearest(given, names);
+    let near = near.map_or(String::new(), |near| format!("did you mean {near}? "));
+    let name = format!("{parent} {given}");
+    let all = format!("docket help {parent}");
+    format!("no command {}: {near}{} lists all", name.trim_start(), all.trim_end())
+}
+
+/// The command whose words are wrong, as its usage names it; empty: docket itself.
+fn parent(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let usage = text.lines().find_map(|line| line.trim().strip_prefix("Usage: docket "));
+    let first = usage.and_then(|usage| usage.split(' ').next()).unwrap_or_default();
+    let known = Cli::command().find_subcommand(first).is_some();
+    if known { first.to_owned() } else { String::new() }
+}
+
+/// The words of the standard library tell what is wrong, not what is right.
+fn value_words(why: &str) -> String {
+    match why {
+        "invalid digit found in string" | "cannot parse integer from empty string" => {
+            "give a whole number".to_owned()
+        }
+        "number too large to fit in target type" => "the number is too large".to_owned(),
+        "number too small to fit in target type" => "the number is too small".to_owned(),
+        other => other.to_owned(),
     }
 }
 
@@ -47,6 +80,10 @@ fn unknown(error: &clap::Error, argument: &str) -> String {
     let name = argument.split('=').next().unwrap_or(argument);
     if let Some(hint) = slurm::hint(name) {
         return format!("{name}: {hint}");
+    }
+    if !name.starts_with('-') {
+        let one_job = if parent(error) == "logs" { "it takes one job id" } else { "see --help" };
+        return format!("{name}: one word too many: {one_job}");
     }
     match context(error, ContextKind::SuggestedArg) {
         Some(near) => format!("no option {name}: did you mean {near}?"),
@@ -136,6 +173,54 @@ mod tests {
         assert!(refused("docket submit --array 0-9 -- true").contains("not in this version"));
         assert!(refused("docket submit -a 0-9 -- true").contains("not in this version"));
         assert!(refused("docket submit --retries 3 -- true").contains("not in this version"));
+    }
+
+    #[test]
+    fn an_option_of_a_later_version_is_not_advised_away() {
+        let text = refused("docket submit --after-ok 3 -- true");
+        assert!(text.contains("docket wait ID && docket submit"), "{text}");
+        for option in ["--after-ok", "--array", "--begin", "--hold", "-H", "-d", "--retries"] {
+            let text = refused(&format!("docket submit {option}=1 -- true"));
+            assert!(text.contains("not in this version of docket"), "{option}: {text}");
+            assert!(!text.contains("leave it out"), "{option}: {text}");
+        }
+    }
+
+    #[test]
+    fn commands_of_slurm_and_of_later_versions_are_known_by_name() {
+        for name in ["hold", "release", "suspend", "resume", "retry", "set", "drain", "undrain"] {
+            let text = refused(&format!("docket {name} 1"));
+            assert!(
+                text.starts_with(&format!("not in this version of docket: {name}: ")),
+                "{text}"
+            );
+        }
+        for (line, part) in [
+            ("docket top", "not in this version of docket: top: "),
+            ("docket wal repair DIR", "not in this version of docket: wal repair: "),
+            ("docket cluster set a=b", "not in this version of docket: cluster set: "),
+            ("docket cluster add n2", "not in this version of docket: cluster add: "),
+            ("docket squeue", "docket list"),
+            ("docket sbatch x.sh", "docket submit"),
+            ("docket scancel 1", "docket cancel"),
+            ("docket sacct", "docket list --all"),
+            ("docket srun x", "docket run"),
+            ("docket wal verfy x", "no command wal verfy: did you mean verify? docket help wal"),
+            ("docket lst", "no command lst: did you mean list? docket help lists all"),
+        ] {
+            let text = refused(line);
+            assert!(text.contains(part), "{line}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_word_is_told_with_what_is_right() {
+        assert_eq!(refused("docket run -c abc -- x"), "--cpus abc: give a whole number");
+        assert_eq!(refused("docket logs 2 3"), "3: one word too many: it takes one job id");
+        let text = refused("docket cancel");
+        assert!(text.contains("IDs, or --user, --name, --state or --all"), "{text}");
+        let text = refused("docket show");
+        assert!(text.contains("ID") && text.contains("missing"), "{text}");
     }
 
     #[test]

@@ -225,7 +225,7 @@ impl Sending {
     fn answered(&mut self, answer: &SubmitAnswer) -> Result<(), Failure> {
         let Some(line) = self.waiting.pop_front() else { return Ok(()) };
         match &answer.error {
-            None => (self.tell)(answer),
+            None => (self.tell)(answer).map_err(|failure| failure.of_submit(answer.job)),
             Some(error) => {
                 note(&format!("line {}: {error}", line.number));
                 let code = Code::from_i32(i32::try_from(answer.error_code).unwrap_or(2));

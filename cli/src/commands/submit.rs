@@ -27,10 +27,11 @@ pub async fn submit(context: &Context, args: &SubmitArgs) -> Result<u8, Failure>
     let request = build(&options, &work, &here, stdin, request_id())?;
     let mut client = context.client().await?;
     let answer = send(&mut client, &request).await?;
-    match args.json {
-        true => print(&submitted_json(&answer))?,
-        false => print(&format!("{}\n", answer.job))?,
-    }
+    let told = match args.json {
+        true => print(&submitted_json(&answer)),
+        false => print(&format!("{}\n", answer.job)),
+    };
+    told.map_err(|failure| failure.of_submit(answer.job))?;
     if args.wait { wait_for(&mut client, answer.job, args.json).await } else { Ok(exit::DONE) }
 }
 

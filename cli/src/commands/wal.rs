@@ -10,7 +10,7 @@ use prost::Message;
 use proto::v1::{Proposal, command};
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use wal::inspect::{self, Dumped, SegmentEnd, SegmentStat};
 use wal::{OpenError, Record};
@@ -21,6 +21,9 @@ pub enum WalError {
     /// There is none.
     #[error("{}: no log there: give the directory that holds *.wal files, or the data directory", .0.display())]
     NoLog(PathBuf),
+    /// It belongs to somebody else.
+    #[error("{}: permission denied; ask as the user that docket runs as, or as root", .0.display())]
+    Denied(PathBuf),
     /// It is refused.
     #[error("{}: {error}", dir.display())]
     Refused {
@@ -43,17 +46,32 @@ pub fn wal(command: &WalCommand) -> Result<u8, Failure> {
     }
 }
 
-/// The directory itself, or the controller's log in a data directory.
+/// The directory itself, or the controller's log in a data directory or in its `controller`.
 fn log_dir(dir: &Path) -> Result<PathBuf, WalError> {
-    let holds_segments = |dir: &Path| {
-        std::fs::read_dir(dir).is_ok_and(|entries| {
-            entries.flatten().any(|entry| entry.path().extension().is_some_and(|e| e == "wal"))
-        })
-    };
-    [dir.to_owned(), controller::wal_dir(dir)]
-        .into_iter()
-        .find(|dir| holds_segments(dir))
-        .ok_or_else(|| WalError::NoLog(dir.to_owned()))
+    for dir in [dir.to_owned(), dir.join("wal"), controller::wal_dir(dir)] {
+        match holds_segments(&dir) {
+            Ok(true) => return Ok(dir),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                return Err(WalError::Denied(dir));
+            }
+            // Not there, or no directory: it may be one of the others.
+            Ok(false) | Err(_) => {}
+        }
+    }
+    Err(WalError::NoLog(dir.to_owned()))
+}
+
+/// Whether there are segments, all of which can be read.
+fn holds_segments(dir: &Path) -> std::io::Result<bool> {
+    let mut found = false;
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "wal") {
+            std::fs::File::open(path)?;
+            found = true;
+        }
+    }
+    Ok(found)
 }
 
 fn refused(dir: &Path) -> impl Fn(OpenError) -> WalError {
@@ -222,5 +240,38 @@ fn kind_name(kind: &command::Kind) -> &'static str {
         command::Kind::Suspend(_) => "suspend",
         command::Kind::Hold(_) => "hold",
         command::Kind::Priority(_) => "priority",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn the_log_is_found_from_each_directory_above_it() {
+        let data = tempfile::tempdir().unwrap();
+        let log = controller::wal_dir(data.path());
+        std::fs::create_dir_all(&log).unwrap();
+        assert!(matches!(log_dir(data.path()), Err(WalError::NoLog(_))));
+        std::fs::write(log.join("1.wal"), "").unwrap();
+        for dir in [data.path(), &data.path().join("controller"), &log] {
+            assert_eq!(log_dir(dir).unwrap(), log, "{}", dir.display());
+        }
+    }
+
+    #[test]
+    fn a_directory_that_may_not_be_read_is_not_taken_for_an_empty_one() {
+        let data = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(data.path(), PermissionsExt::from_mode(0o000)).unwrap();
+        let found = log_dir(data.path());
+        match std::fs::read_dir(data.path()) {
+            // Root reads everything.
+            Ok(_) => assert!(matches!(found, Err(WalError::NoLog(_)))),
+            Err(_) => assert!(matches!(found, Err(WalError::Denied(_)))),
+        }
+        let denied = Failure::from(WalError::Denied("/x".into()));
+        assert_eq!(denied.exit_code(), exit::DENIED);
+        assert!(denied.to_string().contains("permission denied"), "{denied}");
     }
 }

@@ -22,6 +22,8 @@ pub(super) fn check(request: &v1::SubmitRequest) -> Result<(), SpecError> {
         one_string(&format!("variable {}", String::from_utf8_lossy(name)), variable)?;
     }
     no_zero("the directory", &spec.dir)?;
+    pattern("--stdout", spec.stdout_pattern.as_deref().unwrap_or_default())?;
+    pattern("--stderr", spec.stderr_pattern.as_deref().unwrap_or_default())?;
     let script = "; put the script in a file that the node can read";
     too_large("the job (command, script and options)", spec.encoded_len(), SPEC_MAX_BYTES, script)?;
     let fewer = "; pass fewer variables with --env-only";
@@ -31,6 +33,26 @@ pub(super) fn check(request: &v1::SubmitRequest) -> Result<(), SpecError> {
         0..=BLOB_MAX_BYTES => Ok(()),
         _ => Err(SpecError::StdinTooLarge(BLOB_MAX_BYTES)),
     }
+}
+
+/// The node leaves what it does not know as it is, so a slip would become a file name.
+fn pattern(option: &'static str, pattern: &[u8]) -> Result<(), SpecError> {
+    no_zero(option, pattern)?;
+    let mut rest = pattern;
+    while let Some(at) = rest.iter().position(|byte| *byte == b'%') {
+        let digits = rest[at + 1..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let end = at + 1 + digits;
+        if !rest.get(end).is_some_and(|key| b"jAatnxu%".contains(key)) {
+            let shown = String::from_utf8_lossy(&rest[at..]);
+            return Err(SpecError::Pattern {
+                option,
+                pattern: String::from_utf8_lossy(pattern).into_owned(),
+                unknown: shown.chars().take(digits + 2).collect(),
+            });
+        }
+        rest = &rest[end + 1..];
+    }
+    Ok(())
 }
 
 fn one_string(what: &str, bytes: &[u8]) -> Result<(), SpecError> {
@@ -47,4 +69,30 @@ fn too_large(what: &str, size: usize, limit: usize, advice: &'static str) -> Res
         return Err(SpecError::TooLarge { what: what.to_owned(), size, limit, advice });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn only_what_the_node_knows_stands_behind_a_percent_sign() {
+        for good in ["", "out.txt", "%j-%A_%4a.%t.%n.%x.%u", "100%%", "%010j"] {
+            assert!(pattern("--stdout", good.as_bytes()).is_ok(), "{good}");
+        }
+        for (bad, unknown) in [("%q", "%q"), ("a%4z", "%4z"), ("%%%", "%"), ("%J.out", "%J")] {
+            let text = pattern("--stderr", bad.as_bytes()).unwrap_err().to_string();
+            let start = format!("--stderr {bad}: there is no {unknown}: %j job");
+            assert!(text.starts_with(&start), "{text}");
+        }
+        assert!(pattern("--stdout", b"a\0").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_pattern_panics(bytes: Vec<u8>) {
+            let _ = pattern("--stdout", &bytes);
+        }
+    }
 }

@@ -64,6 +64,19 @@ pub enum SpecError {
         /// `run` or `submit`.
         verb: &'static str,
     },
+    /// `%q` in the name of an output file.
+    #[error(
+        "{option} {pattern}: there is no {unknown}: %j job, %t attempt, %n node, %x name, %u user, \
+         %A array, %a task, each also with a width as in %4j; %% is a percent sign"
+    )]
+    Pattern {
+        /// `--stdout` or `--stderr`.
+        option: &'static str,
+        /// The pattern.
+        pattern: String,
+        /// What stands behind the percent sign, with it.
+        unknown: String,
+    },
     /// A part is larger than is allowed.
     #[error("{what} is {size} bytes: at most {limit} are allowed{advice}")]
     TooLarge {
