@@ -3,6 +3,7 @@
 
 mod attend;
 mod cancel;
+mod cgroups;
 mod completions;
 mod config;
 mod context;

@@ -77,6 +77,18 @@ pub const KEYS: [Key; 34] = [
 /// The one key whose default depends on the role: true in `docket up`, false in `docket agent`.
 pub const ALLOW_ROOT_JOBS: Key = key("agent", "allow_root_jobs", Kind::Flag, "");
 
+/// Keys that are read and kept, and that nothing acts on yet.
+const WITHOUT_EFFECT: [&str; 8] = [
+    "controller.http",
+    "controller.unknown_finish_ttl",
+    "controller.unknown_finish_max",
+    "controller.fence_after",
+    "controller.default_time",
+    "controller.max_time",
+    "agent.gpus",
+    "agent.output_max",
+];
+
 /// The sections, in order.
 pub const SECTIONS: [&str; 3] = ["client", "controller", "agent"];
 
@@ -91,8 +103,24 @@ impl Key {
         KEYS.iter().chain(std::iter::once(&ALLOW_ROOT_JOBS))
     }
 
+    /// True if nothing acts on the key of this path in this version.
+    pub fn without_effect(path: &str) -> bool {
+        WITHOUT_EFFECT.contains(&path)
+    }
+
     /// The key of that name.
     pub fn find(section: &str, name: &str) -> Option<&'static Key> {
         Key::all().find(|key| key.section == section && key.name == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_effect_is_a_key() {
+        let marked = Key::all().filter(|key| Key::without_effect(&key.path())).count();
+        assert_eq!(marked, WITHOUT_EFFECT.len());
     }
 }
