@@ -90,7 +90,11 @@ pub(crate) fn start_failure(failure: &v1::StartFailure) -> String {
         true => format!("errno {}", failure.errno),
         false => failure.message.clone(),
     };
-    format!("could not be started: {}{path}: {message}", failure.step)
+    // A keeper's message begins with the same words and ends with the number that stands in JSON.
+    let place = format!("{}{path}: ", failure.step);
+    let message = message.strip_prefix(&place).unwrap_or(&message);
+    let message = message.split(" (os error ").next().unwrap_or(message);
+    format!("could not be started: {place}{message}")
 }
 
 /// The kind's name in JSON and on screens.
@@ -115,6 +119,23 @@ pub(crate) fn kind_name(kind: v1::ExitKind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_start_failure_says_step_and_path_once_and_no_number() {
+        let mut failure = v1::StartFailure {
+            step: "exec".into(),
+            errno: 2,
+            path: b"./nightly".to_vec(),
+            message: "exec ./nightly: No such file or directory (os error 2)".into(),
+            node_fault: false,
+        };
+        let text = "could not be started: exec ./nightly: No such file or directory";
+        assert_eq!(start_failure(&failure), text);
+        failure.message = "No such file or directory".into();
+        assert_eq!(start_failure(&failure), text);
+        failure.message.clear();
+        assert_eq!(start_failure(&failure), "could not be started: exec ./nightly: errno 2");
+    }
 
     #[test]
     fn durations_and_sizes_read_as_on_the_screens() {
