@@ -6,10 +6,6 @@ use proto::v1;
 use proto::v1::GoodbyeKind;
 use proto::v1::agent_message::Kind as Up;
 
-/// Sessions in which a new agent id says which facts are gone: one is enough unless it breaks at
-/// once, and each costs an entry of the log.
-const FIRST_SESSIONS: u64 = 16;
-
 /// Where the agent stands towards the controller.
 #[derive(Debug)]
 pub enum Link {
@@ -149,24 +145,10 @@ impl AgentCore {
         if self.keeper.is_none() {
             return; // its return makes a new session
         }
-        self.tell_what_is_gone();
         let from = self.relay.begin();
         self.tell_keeper(v1::keeper_request::Kind::Resend(v1::KeeperResend { from }));
         self.tell_unjournalled(0);
         self.ask_manifest_of_join();
-    }
-
-    /// A ledger to which this agent's id is new waits for every fact up to F, and those that were
-    /// acknowledged under another id are gone. In this agent's first sessions it says so, as a
-    /// range without facts; a ledger that had them takes it as known.
-    fn tell_what_is_gone(&mut self) {
-        let (Link::Joined(session), Some(keeper)) = (&self.link, &self.keeper) else { return };
-        let (no, to) = (session.no, self.relay.acked());
-        if to == 0 || self.saved.incarnation > FIRST_SESSIONS {
-            return;
-        }
-        let journal_id = keeper.welcome.journal_id.clone();
-        self.tell_leader(no, Up::Facts(v1::Facts { journal_id, from: 1, to, facts: Vec::new() }));
     }
 
     /// Takes over a higher (generation, term); a lower one or another cluster is refused.

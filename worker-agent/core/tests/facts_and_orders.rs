@@ -8,7 +8,7 @@ use proto::v1::agent_message::Kind as Up;
 use proto::v1::keeper_event::Kind as FromKeeper;
 use proto::v1::keeper_request::Kind as ToKeeper;
 use proto::v1::leader_message::Kind as Down;
-use worker_agent_core::{Action, CoreConfig, Event, NoUser, Saved, SessionNo, User};
+use worker_agent_core::{Action, CoreConfig, Event, NoUser, SessionNo, User};
 use world::{JOURNAL, World, ada, attempt, config, identity, kill_order, run_order, token};
 
 fn manifest_nonce(world: &mut World) -> u64 {
@@ -149,8 +149,6 @@ fn unacknowledged_facts_are_sent_again_after_a_reconnect() {
     assert!(matches!(join, Up::Join(join) if join.next_seq == 7));
     world.leader(no, Down::Welcome(World::welcome()));
     assert!(world.sent_down().contains(&resend(3)));
-    let gone = [(1, 2)];
-    assert_eq!(facts_sent(&mut world), gone, "an agent as new as this says what is acknowledged");
     world.facts(7, 7);
     assert_eq!(facts_sent(&mut world), [], "nothing overtakes what is sent again");
     world.facts(3, 6);
@@ -167,19 +165,6 @@ fn a_leader_with_a_gap_and_a_fact_for_later_are_passed_to_the_keeper() {
     let later = v1::Later { journal_id: JOURNAL.to_vec(), seq: 4, reason: "full".into() };
     world.leader(1, Down::Later(later));
     assert_eq!(world.sent_down(), [resend(2), ToKeeper::Later(v1::KeeperLater { seq: 4 })]);
-}
-
-#[test]
-fn a_new_agent_id_over_an_old_journal_says_which_facts_are_gone() {
-    let is_range = |up: &Up| matches!(up, Up::Facts(f) if (f.from, f.to) == (1, 7));
-    let mut world = World::with(config(), Saved { incarnation: 0, ..identity() });
-    world.keeper_welcomes(7);
-    world.joins(1);
-    assert!(world.sent_up().iter().any(is_range), "else its manifest is never judged");
-    let mut known = World::with(config(), Saved { incarnation: 40, ..identity() });
-    known.keeper_welcomes(7);
-    known.joins(1);
-    assert!(!known.sent_up().iter().any(is_range), "an agent of old standing is known");
 }
 
 #[test]
