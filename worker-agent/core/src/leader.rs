@@ -123,27 +123,12 @@ impl AgentCore {
         }
         match self.relay.rewind(resend.from) {
             Some(from) => self.tell_keeper(ToKeeper::Resend(v1::KeeperResend { from })),
-            None => self.pass_over(no, resend.from),
+            None => {
+                let acked = self.relay.acked();
+                let what = format!("wants facts from {}, but acknowledged to {acked}", resend.from);
+                self.refuse(no, what);
+            }
         }
-    }
-
-    /// This leader's ledger never had what was acknowledged before: the agent's id is new to it, or
-    /// it was restored. Those records are gone from the keeper, so the range is told without facts;
-    /// what follows them goes on, and the manifest can be judged.
-    fn pass_over(&mut self, no: SessionNo, from: u64) {
-        let Some(keeper) = &self.keeper else { return };
-        let journal_id = keeper.welcome.journal_id.clone();
-        let to = self.relay.acked();
-        if from == 0 || to < from {
-            self.refuse(no, format!("wants facts from {from}"));
-            return;
-        }
-        let text =
-            format!("facts {from} to {to} were acknowledged to another ledger, and are gone");
-        self.out.push(Action::Warn(text));
-        self.tell_leader(no, Up::Facts(v1::Facts { journal_id, from, to, facts: Vec::new() }));
-        let from = self.relay.begin();
-        self.tell_keeper(ToKeeper::Resend(v1::KeeperResend { from }));
     }
 
     fn later(&mut self, no: SessionNo, later: &v1::Later) {

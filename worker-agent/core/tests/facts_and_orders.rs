@@ -168,19 +168,6 @@ fn a_leader_with_a_gap_and_a_fact_for_later_are_passed_to_the_keeper() {
 }
 
 #[test]
-fn a_ledger_that_never_had_the_acknowledged_facts_is_led_past_them() {
-    let mut world = World::joined();
-    world.facts(1, 5);
-    world.leader(1, ack(4));
-    world.actions.clear();
-    world.leader(1, Down::Resend(v1::ResendFrom { journal_id: JOURNAL.to_vec(), from: 1 }));
-    let sent = world.sent_up();
-    let [Up::Facts(facts)] = &sent[..] else { panic!("{sent:?}") };
-    assert_eq!((facts.from, facts.to, facts.facts.len()), (1, 4, 0));
-    assert_eq!(world.sent_down(), [resend(5)], "what follows them goes up again");
-}
-
-#[test]
 fn an_exit_that_could_not_be_journalled_still_reaches_the_controller() {
     let mut world = World::joined();
     world.facts(1, 2);
