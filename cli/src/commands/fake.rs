@@ -1,6 +1,7 @@
 //! A server that plays a script, so that tests can break every stream where it hurts.
 
 use crate::client::Client;
+use proto::v1;
 use proto::v1::jobs_server::{Jobs, JobsServer};
 use proto::v1::*;
 use std::collections::VecDeque;
@@ -143,6 +144,42 @@ impl Jobs for Fake {
     }
 
     async fn explain(&self, _: Request<ExplainRequest>) -> Result<Response<ExplainAnswer>, Status> {
+        not_played()
+    }
+
+    async fn hold(&self, _: Request<v1::EditRequest>) -> Result<Response<v1::EditAnswer>, Status> {
+        not_played()
+    }
+
+    async fn release(
+        &self,
+        _: Request<v1::EditRequest>,
+    ) -> Result<Response<v1::EditAnswer>, Status> {
+        not_played()
+    }
+
+    async fn suspend(
+        &self,
+        _: Request<v1::EditRequest>,
+    ) -> Result<Response<v1::EditAnswer>, Status> {
+        not_played()
+    }
+
+    async fn resume(
+        &self,
+        _: Request<v1::EditRequest>,
+    ) -> Result<Response<v1::EditAnswer>, Status> {
+        not_played()
+    }
+
+    async fn set(&self, _: Request<v1::SetRequest>) -> Result<Response<v1::EditAnswer>, Status> {
+        not_played()
+    }
+
+    async fn orphans(
+        &self,
+        _: Request<v1::OrphansRequest>,
+    ) -> Result<Response<v1::OrphansAnswer>, Status> {
         not_played()
     }
 }

@@ -240,6 +240,8 @@ fn kind_name(kind: &command::Kind) -> &'static str {
         command::Kind::Suspend(_) => "suspend",
         command::Kind::Hold(_) => "hold",
         command::Kind::Priority(_) => "priority",
+        command::Kind::ConfirmDead(_) => "confirm-dead",
+        command::Kind::Fenced(_) => "fenced",
     }
 }
 

@@ -239,6 +239,7 @@ fn nodes() -> Vec<v1::Node> {
         notes: notes.to_owned(),
         version: "0.1.0".to_owned(),
         incarnation: 4,
+        strays: Vec::new(),
     };
     vec![
         node("gpu1", "up", 400, 64, 64, 512, ""),

@@ -122,5 +122,6 @@ fn node_to_wire(ledger: &Ledger, node: NodeView) -> Option<v1::Node> {
         notes: notes.join("; "),
         version: agent.join().version.clone(),
         incarnation: agent.incarnation(),
+        strays: agent.strays().iter().map(|stray| stray.to_wire()).collect(),
     })
 }

@@ -1,6 +1,7 @@
 //! Wire requests to validated ones: the only validation (style rule 11). Everything behind it
 //! checks nothing again. A refusal names the field, what was given and what is allowed (design 7).
 
+use super::edit::Edit;
 use super::identity::Caller;
 use docket_core::ledger::StateName;
 use prost::Message as _;
@@ -309,6 +310,15 @@ pub fn job_ids(jobs: &[u64]) -> Result<Vec<JobId>, Invalid> {
         return Err(invalid("job ids", jobs.len().to_string(), allowed));
     }
     jobs.iter().copied().map(job_id).collect()
+}
+
+/// Checks what a `Set` asks for: one thing at least, within its bounds.
+pub fn set(request: &v1::SetRequest) -> Result<Edit, Invalid> {
+    match request.priority {
+        Some(priority) if (-1000..=1000).contains(&priority) => Ok(Edit::Priority(priority)),
+        Some(priority) => Err(invalid("priority", priority.to_string(), "-1000 to 1000")),
+        None => Err(invalid("set", "nothing to change", "a priority")),
+    }
 }
 
 /// Checks one id.

@@ -2,6 +2,7 @@
 //! to the log or the ledger, and answers.
 
 use super::convert::{self, ValidSubmit};
+use super::edit::{self, Edit};
 use super::identity::{Caller, caller};
 use super::logs::{self, Broker};
 use super::server::{Shared, in_time};
@@ -39,6 +40,12 @@ impl Jobs {
     async fn queue(&self, caller: &Caller, request: v1::SubmitRequest) -> Result<Pending, Status> {
         let ValidSubmit { command, blobs } = convert::submit(request, caller)?;
         self.shared.enqueue(v1::command::Kind::Submit(command), blobs).await
+    }
+
+    async fn edit(&self, edit: Edit, request: Request<v1::EditRequest>) -> Answer<v1::EditAnswer> {
+        let caller = caller(&request)?;
+        let answer = edit::edit(&self.shared, &caller, edit, request.into_inner()).await?;
+        Ok(Response::new(answer))
     }
 
     fn submit_all(
@@ -137,6 +144,33 @@ impl v1::jobs_server::Jobs for Jobs {
         let caller = caller(&request)?;
         let answer = cancel::cancel(&self.shared, &caller, request.into_inner()).await?;
         Ok(Response::new(answer))
+    }
+
+    async fn hold(&self, request: Request<v1::EditRequest>) -> Answer<v1::EditAnswer> {
+        self.edit(Edit::Hold, request).await
+    }
+
+    async fn release(&self, request: Request<v1::EditRequest>) -> Answer<v1::EditAnswer> {
+        self.edit(Edit::Release, request).await
+    }
+
+    async fn suspend(&self, request: Request<v1::EditRequest>) -> Answer<v1::EditAnswer> {
+        self.edit(Edit::Suspend, request).await
+    }
+
+    async fn resume(&self, request: Request<v1::EditRequest>) -> Answer<v1::EditAnswer> {
+        self.edit(Edit::Resume, request).await
+    }
+
+    async fn set(&self, request: Request<v1::SetRequest>) -> Answer<v1::EditAnswer> {
+        let (about, extensions, set) = request.into_parts();
+        let edit = convert::set(&set)?;
+        let request = v1::EditRequest { request_id: set.request_id, jobs: set.jobs };
+        self.edit(edit, Request::from_parts(about, extensions, request)).await
+    }
+
+    async fn orphans(&self, _: Request<v1::OrphansRequest>) -> Answer<v1::OrphansAnswer> {
+        Ok(Response::new(v1::OrphansAnswer::default()))
     }
 
     async fn events(&self, request: Request<v1::EventsRequest>) -> Answer<v1::EventsAnswer> {

@@ -7,6 +7,7 @@ mod server;
 mod status;
 
 mod cancel;
+mod edit;
 mod explain;
 mod jobs;
 mod list;

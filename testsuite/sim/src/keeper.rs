@@ -171,7 +171,7 @@ impl World {
                 }
             }
             Kind::Resend(resend) => self.nodes[n].keeper.next_fact = resend.from.max(1),
-            Kind::Stop(_) | Kind::Upgrade(_) => {}
+            Kind::Stop(_) | Kind::Upgrade(_) | Kind::Renew(_) => {}
         }
         self.keeper_turn(n);
     }

@@ -358,6 +358,8 @@ fn fact_words(fact: &proto::v1::Fact) -> String {
         Some(Kind::Start(f)) => ("start", f.attempt),
         Some(Kind::Finish(f)) => ("finish", f.attempt),
         Some(Kind::Refused(f)) => ("refused", f.attempt),
+        Some(Kind::Suspended(f)) => ("suspended", f.attempt),
+        Some(Kind::Resumed(f)) => ("resumed", f.attempt),
         None => ("none", None),
     };
     attempt.map_or_else(String::new, |a| format!("{name} {}/{}", a.job, a.attempt))

@@ -96,7 +96,7 @@ impl Book {
             Some(Kind::Image(image)) => self.image_read(image),
             Some(Kind::Order(order)) => self.last_order = self.last_order.max(order.order_id),
             Some(Kind::Kill(kill)) => self.kill_noted(kill.attempt.as_ref(), kill.cause),
-            Some(Kind::Refused(_)) | None => {}
+            Some(Kind::Refused(_) | Kind::Suspended(_) | Kind::Resumed(_)) | None => {}
         }
     }
 
@@ -214,6 +214,8 @@ pub(crate) fn fact_of(seq: u64, record: &JournalRecord) -> Option<Fact> {
         Kind::Started(start) => fact::Kind::Start(start.clone()),
         Kind::Closed(closed) => fact::Kind::Finish(closed.finish.clone()?),
         Kind::Refused(refused) => fact::Kind::Refused(refused.clone()),
+        Kind::Suspended(suspended) => fact::Kind::Suspended(suspended.clone()),
+        Kind::Resumed(resumed) => fact::Kind::Resumed(resumed.clone()),
         _ => return None,
     };
     Some(Fact { seq, kind: Some(kind) })
@@ -225,6 +227,8 @@ pub(crate) fn record_of(fact: Fact) -> Option<JournalRecord> {
         fact::Kind::Start(start) => Kind::Started(start),
         fact::Kind::Finish(finish) => Kind::Closed(proto::v1::Closed { finish: Some(finish) }),
         fact::Kind::Refused(refused) => Kind::Refused(refused),
+        fact::Kind::Suspended(suspended) => Kind::Suspended(suspended),
+        fact::Kind::Resumed(resumed) => Kind::Resumed(resumed),
     };
     Some(JournalRecord { kind: Some(kind) })
 }

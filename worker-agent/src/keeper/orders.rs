@@ -88,6 +88,7 @@ impl Keeper {
             Request::Manifest(ask) => {
                 self.after.push(After::Manifest { connection: from, nonce: ask.nonce });
             }
+            Request::Renew(_) => {}
             Request::Ping(ping) => {
                 self.after.push(After::Pong { connection: from, nonce: ping.nonce });
             }
@@ -233,6 +234,7 @@ impl Keeper {
             run_file: run.run_file.clone(),
             uid: run.uid,
             slot: None,
+            fence_after_ms: None,
         })
     }
 

@@ -475,6 +475,7 @@ impl Job {
             stderr_path: bytes(&self.stderr),
             default_grace_ms: 5_000,
             refuse: self.refuse.clone(),
+            h_ms: None,
             run_file: self.run_prefix(world).as_os_str().as_bytes().to_vec(),
         }
     }

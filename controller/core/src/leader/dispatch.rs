@@ -63,6 +63,8 @@ impl Reported {
                 Some(fact::Kind::Start(f)) => (f.attempt.as_ref(), f.token, false),
                 Some(fact::Kind::Finish(f)) => (f.attempt.as_ref(), f.token, true),
                 Some(fact::Kind::Refused(f)) => (f.attempt.as_ref(), f.token, true),
+                Some(fact::Kind::Suspended(f)) => (f.attempt.as_ref(), f.token, false),
+                Some(fact::Kind::Resumed(f)) => (f.attempt.as_ref(), f.token, false),
                 None => continue,
             };
             let Ok(attempt) = AttemptId::from_wire(attempt) else { continue };

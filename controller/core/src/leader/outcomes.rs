@@ -51,6 +51,8 @@ fn one(reign: &mut Reign, turn: &mut Turn<'_>, order: OrderId, kind: &Kind, outc
         | Kind::AgentDown(_)
         | Kind::Configure(_)
         | Kind::Hold(_)
+        | Kind::ConfirmDead(_)
+        | Kind::Fenced(_)
         | Kind::Priority(_) => reign.placing.look_again(),
         Kind::Term(_) | Kind::Unknown(_) | Kind::Suspend(_) => {}
     }

@@ -80,6 +80,9 @@ impl Ledger {
             Some(Kind::Suspend(suspend)) => self.suspend(suspend),
             Some(Kind::Hold(hold)) => self.hold(hold),
             Some(Kind::Priority(priority)) => self.prioritise(priority),
+            Some(Kind::ConfirmDead(_) | Kind::Fenced(_)) => {
+                Err(Rejection::malformed("kind", "no attempt waits for a fence"))
+            }
         };
         self.evict_beyond_limit();
         outcome.unwrap_or_else(Outcome::Rejected)

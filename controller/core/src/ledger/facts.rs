@@ -72,6 +72,8 @@ impl Ledger {
             Some(fact::Kind::Start(f)) => (f.attempt.as_ref(), f.token.as_ref()),
             Some(fact::Kind::Finish(f)) => (f.attempt.as_ref(), f.token.as_ref()),
             Some(fact::Kind::Refused(f)) => (f.attempt.as_ref(), f.token.as_ref()),
+            Some(fact::Kind::Suspended(f)) => (f.attempt.as_ref(), f.token.as_ref()),
+            Some(fact::Kind::Resumed(f)) => (f.attempt.as_ref(), f.token.as_ref()),
             None => (None, None),
         };
         let id = match self.locate(by, attempt, token) {
@@ -83,6 +85,8 @@ impl Ledger {
             Some(fact::Kind::Start(start)) => self.start(by, id, start),
             Some(fact::Kind::Finish(finish)) => self.finish(by, id, finish),
             Some(fact::Kind::Refused(refused)) => self.refused(by, id, refused),
+            Some(fact::Kind::Suspended(_)) => self.stopped(by, id, true),
+            Some(fact::Kind::Resumed(_)) => self.stopped(by, id, false),
             None => {}
         }
         None
@@ -238,6 +242,26 @@ impl Ledger {
         });
         self.note_fault(&by.agent, &failure);
         self.node_fault(id, failure, Who::Agent(Arc::clone(&by.agent)));
+    }
+
+    /// Its keeper stopped its tree, or let it go on. What a manifest told already is no news.
+    fn stopped(&mut self, by: &Reporter, id: JobId, stopped: bool) {
+        let Some(job) = self.jobs.job(id) else { return };
+        let to = match (job.kind(), stopped) {
+            (Kind::Done | Kind::Exit, _) => return self.counters.after_end += 1,
+            (Kind::Running, true) => Kind::Suspended,
+            (Kind::Suspended, false) => Kind::Running,
+            _ => return self.counters.repeated += 1,
+        };
+        let cause = self.cause(Who::Agent(Arc::clone(&by.agent)), What::Claimed { to });
+        self.update(id, |job| {
+            job.state = match (&job.state, to) {
+                (State::Running(run), Kind::Suspended) => State::Suspended(run.clone()),
+                (State::Suspended(run), Kind::Running) => State::Running(run.clone()),
+                _ => return,
+            };
+            job.note(cause);
+        });
     }
 
     fn told(&self, id: JobId, fact: &v1::FinishFact, done: bool, status: Option<u32>) -> Told {

@@ -126,6 +126,10 @@ fn job_image(job: &Job) -> v1::ImageJob {
         attempt: job.attempt,
         priority: job.priority,
         node_faults: job.node_faults,
+        fence: None,
+        retried: 0,
+        edits: Vec::new(),
+        edit_floor_wall_ms: 0,
         cancel: job.cancel().map(|cancel| v1::ImageCancel {
             order: cancel.order.0,
             user: cancel.by.number,

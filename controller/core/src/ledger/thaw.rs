@@ -95,6 +95,7 @@ impl Reader {
             image_record::Kind::Blob(blob) => self.blob(blob),
             image_record::Kind::Job(job) => self.job(&job),
             image_record::Kind::Request(request) => self.request(&request),
+            image_record::Kind::Deferred(_) => Err("a deferred fact"),
             image_record::Kind::End(end) => {
                 self.ended = end.records == self.records;
                 if self.ended { Ok(()) } else { Err("records are missing before the end") }

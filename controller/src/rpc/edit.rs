@@ -1,0 +1,91 @@
+//! Edits of jobs by their owner: hold, release, suspend, resume, set. What may be changed is
+//! decided in apply; each is one command for all ids of a request, with one result per job.
+
+use super::convert;
+use super::identity::Caller;
+use super::server::Shared;
+use super::status::{code_number, rejected, unexpected};
+use docket_core::ledger::{EditResult, Outcome};
+use proto::v1::{self, command};
+use tonic::Status;
+
+/// What is done to the jobs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Edit {
+    /// Keep them in the queue.
+    Hold,
+    /// Let them go to a node again.
+    Release,
+    /// Stop their trees.
+    Suspend,
+    /// Let their trees go on.
+    Resume,
+    /// Change their place in the queue.
+    Priority(i32),
+}
+
+impl Edit {
+    /// The outcome's name on the wire.
+    fn done(self) -> &'static str {
+        match self {
+            Edit::Hold => "held",
+            Edit::Release => "released",
+            Edit::Suspend => "suspend-requested",
+            Edit::Resume => "resume-requested",
+            Edit::Priority(_) => "set",
+        }
+    }
+
+    fn command(self, by: v1::Requester, request_id: String, jobs: Vec<u64>) -> command::Kind {
+        let by = Some(by);
+        match self {
+            Edit::Hold | Edit::Release => {
+                let release = self == Edit::Release;
+                command::Kind::Hold(v1::HoldCommand { by, request_id, jobs, release })
+            }
+            Edit::Suspend | Edit::Resume => {
+                let resume = self == Edit::Resume;
+                command::Kind::Suspend(v1::SuspendCommand { by, request_id, jobs, resume })
+            }
+            Edit::Priority(priority) => {
+                command::Kind::Priority(v1::PriorityCommand { by, request_id, jobs, priority })
+            }
+        }
+    }
+}
+
+/// Answers one edit; one result per job, in the order of the ids.
+pub async fn edit(
+    shared: &Shared,
+    caller: &Caller,
+    edit: Edit,
+    request: v1::EditRequest,
+) -> Result<v1::EditAnswer, Status> {
+    let request_id = convert::request_key(request.request_id, false)?;
+    let jobs = convert::job_ids(&request.jobs)?.iter().map(|id| id.0).collect();
+    let command = edit.command(convert::requester(caller), request_id, jobs);
+    let accepted = shared.propose(command, Vec::new()).await?;
+    match accepted.outcome {
+        Outcome::Edited(results) => Ok(v1::EditAnswer {
+            results: results.iter().map(|result| to_wire(edit, result)).collect(),
+        }),
+        Outcome::Rejected(rejection) => Err(rejected(&rejection)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn to_wire(edit: Edit, EditResult { job, result }: &EditResult) -> v1::EditResult {
+    match result {
+        Ok(()) => v1::EditResult {
+            job: job.0,
+            outcome: edit.done().to_owned(),
+            ..v1::EditResult::default()
+        },
+        Err(rejection) => v1::EditResult {
+            job: job.0,
+            error: Some(rejection.to_string()),
+            error_code: code_number(rejected(rejection).code()),
+            ..v1::EditResult::default()
+        },
+    }
+}
