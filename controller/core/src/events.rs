@@ -82,6 +82,17 @@ fn what(ledger: &Ledger, what: &What) -> String {
         What::Priority { to } => format!("set its priority to {to}"),
         What::SuspendRequested => "asked to suspend it".to_owned(),
         What::ResumeRequested => "asked to resume it".to_owned(),
+        What::OrphanFound { attempt } => {
+            format!("still held attempt {attempt}, which is over: told to kill its tree")
+        }
+        What::OrphanGone { attempt, leftover: 0 } => {
+            format!("nothing of attempt {attempt} lives there any more")
+        }
+        What::OrphanGone { attempt, leftover } => {
+            format!(
+                "attempt {attempt} ended there, {leftover} of its processes could not be killed yet"
+            )
+        }
         What::Late { kind, status } => {
             format!("told the real end, too late to count: {}", ended_as(*kind, *status))
         }

@@ -103,6 +103,18 @@ pub enum What {
     SuspendRequested,
     /// Somebody asked to resume it.
     ResumeRequested,
+    /// Its node still held this attempt, which is over: it was told to kill its tree (P7).
+    OrphanFound {
+        /// Which attempt.
+        attempt: u32,
+    },
+    /// That node proved what became of the tree.
+    OrphanGone {
+        /// Which attempt.
+        attempt: u32,
+        /// Processes of it that were still alive when its keeper gave up; 0: none.
+        leftover: u32,
+    },
     /// The real outcome came after it was settled.
     Late {
         /// The real reason.

@@ -180,10 +180,15 @@ impl Ledger {
         let cancelled_by = job.cancel().map(|cancel| cancel.by.name.clone());
         let verdict = judge(fact, &job.spec().success_codes, cancelled_by.as_deref());
         if let Some(ended) = job.state.ended() {
+            let orphan = job.orphan_is_gone(fact.leftover);
             if ended.reason.without_word() && ended.late.is_none() {
                 self.note_late(by, id, fact, verdict);
             } else {
                 self.counters.after_end += 1;
+            }
+            if let Some(what) = orphan {
+                let cause = self.cause(Who::Agent(Arc::clone(&by.agent)), what);
+                self.update(id, |job| job.note(cause));
             }
             return;
         }

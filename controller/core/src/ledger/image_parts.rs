@@ -274,6 +274,14 @@ fn cause_image(cause: &Cause) -> v1::ImageCause {
         }
         What::SuspendRequested => 15,
         What::ResumeRequested => 16,
+        What::OrphanFound { attempt } => {
+            image.a = i64::from(*attempt);
+            40
+        }
+        What::OrphanGone { attempt, leftover } => {
+            (image.a, image.b) = (i64::from(*attempt), i64::from(*leftover));
+            41
+        }
         What::Late { kind, status } => {
             (image.a, image.status) = (*kind as i64, *status);
             17

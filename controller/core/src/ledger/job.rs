@@ -1,7 +1,7 @@
 //! A job as the ledger keeps it: what was asked, where it stands, and why.
 
 use super::blobs::{Blob, Spec};
-use super::cause::{CAUSES_MAX, Cause};
+use super::cause::{CAUSES_MAX, Cause, What};
 use super::request::RequestId;
 use super::state::{Grant, Kind, Started, State, StateName};
 use super::users::User;
@@ -223,6 +223,15 @@ impl Job {
     /// How many older causes are not kept.
     pub fn causes_dropped(&self) -> u64 {
         self.causes_dropped
+    }
+
+    /// The cause to note when the present attempt's end is told after its node was found to hold it
+    /// though it was over; `None` if it was not, or that was told already.
+    pub(super) fn orphan_is_gone(&self, leftover: u32) -> Option<What> {
+        let found = What::OrphanFound { attempt: self.attempt };
+        let gone = What::OrphanGone { attempt: self.attempt, leftover };
+        let noted = |what: &What| self.causes.iter().any(|cause| cause.what == *what);
+        (noted(&found) && !noted(&gone)).then_some(gone)
     }
 
     pub(super) fn intents_mut(&mut self) -> &mut Intents {

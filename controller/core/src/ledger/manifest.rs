@@ -105,7 +105,10 @@ impl Ledger {
                 outcome.claimed += 1;
             }
             Verdict::Keep => {}
-            Verdict::Kill => outcome.kill.push(attempt),
+            Verdict::Kill => {
+                self.note_orphan(&page.agent_id, attempt);
+                outcome.kill.push(attempt);
+            }
             Verdict::Stray => outcome.strays.push(attempt),
             Verdict::Newer => outcome.newer.push(attempt),
         }
@@ -134,6 +137,18 @@ impl Ledger {
             Some(_) if item.phase() == Phase::Unspecified => Verdict::Keep,
             Some(_) => Verdict::Claim(id),
         }
+    }
+
+    /// What is over and still lives somewhere is told once in the time line of its job.
+    fn note_orphan(&mut self, agent_id: &str, attempt: AttemptId) {
+        let what = What::OrphanFound { attempt: attempt.attempt };
+        let Some(job) = self.job(attempt.task.job) else { return };
+        let over = job.terminal() || attempt.attempt < job.attempt();
+        if !over || job.causes().iter().any(|cause| cause.what == what) {
+            return;
+        }
+        let cause = self.cause(Who::Agent(agent_id.into()), what);
+        self.update(attempt.task.job, |job| job.note(cause));
     }
 
     fn claim(&mut self, page: &v1::ManifestCommand, item: &v1::ManifestItem, id: JobId) {

@@ -391,6 +391,8 @@ impl Reader {
             14 => What::Priority { to: signed(image.a)? },
             15 => What::SuspendRequested,
             16 => What::ResumeRequested,
+            40 => What::OrphanFound { attempt: number(image.a)? },
+            41 => What::OrphanGone { attempt: number(image.a)?, leftover: number(image.b)? },
             17 => What::Late { kind: exit_kind(image.a)?, status },
             _ => return Err("a cause of no known kind"),
         })

@@ -84,6 +84,43 @@ fn what_is_over_for_the_ledger_is_killed() {
 }
 
 #[test]
+fn the_time_line_tells_of_an_orphan_that_was_found_and_of_its_proven_end_once_each() {
+    let mut world = World::with_node();
+    let job = world.running();
+    world.down(N1, 1, DownCause::Rdhup);
+    for _ in 0..2 {
+        rejoin(&mut world);
+        let item = world.item(job, Phase::Running);
+        world.at_join(N1, vec![item]);
+    }
+    let told = |world: &World, what: &str| {
+        let events = crate::events(&world.ledger, job).map(|answer| answer.events);
+        events.into_iter().flatten().filter(|event| event.what.contains(what)).count()
+    };
+    assert_eq!(told(&world, "still held attempt 1"), 1);
+    assert_eq!(told(&world, "nothing of attempt 1 lives"), 0);
+    world.finish(job, code(3));
+    world.finish(job, code(3));
+    assert_eq!(told(&world, "still held attempt 1"), 1);
+    assert_eq!(told(&world, "nothing of attempt 1 lives"), 1);
+    assert_eq!(world.reason(job), Some(ExitKind::AgentDied), "terminal absorbs");
+}
+
+#[test]
+fn a_living_job_with_another_token_is_no_orphan_in_the_time_line() {
+    let mut world = World::with_node();
+    let job = world.running();
+    rejoin(&mut world);
+    let other_token = v1::ManifestItem {
+        token: Some(v1::Token { generation: 7, attempt: 1 }),
+        ..world.item(job, Phase::Running)
+    };
+    world.at_join(N1, vec![other_token]);
+    let events = crate::events(&world.ledger, job).map(|answer| answer.events);
+    assert!(events.into_iter().flatten().all(|event| !event.what.contains("still held")));
+}
+
+#[test]
 fn an_evicted_job_is_killed_and_an_id_of_the_future_is_listed() {
     let mut world = World::with_node();
     let job = world.running();
