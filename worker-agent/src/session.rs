@@ -117,10 +117,14 @@ impl Sessions {
     /// Reads no more of it, but keeps its socket.
     pub fn abandon(&mut self, no: SessionNo) {
         if let Some(session) = self.current.take_if(|session| session.no == no) {
-            self.kept.push_back(session);
-            if self.kept.len() > KEPT_MAX {
-                self.kept.pop_front();
-            }
+            self.keep(session);
+        }
+    }
+
+    fn keep(&mut self, session: Session) {
+        self.kept.push_back(session);
+        if self.kept.len() > KEPT_MAX {
+            self.kept.pop_front();
         }
     }
 
@@ -165,7 +169,11 @@ impl Sessions {
         match result {
             Ok(session) => {
                 let address = session.address.clone();
-                self.current = Some(session);
+                // The core abandons a session before it dials, but what was behind a failed save in
+                // its list was not carried out: its socket must not close all the same.
+                if let Some(older) = self.current.replace(session) {
+                    self.keep(older);
+                }
                 Event::Connected { session: no, address }
             }
             Err(why) => Event::Disconnected { session: no, why: why.to_string() },
@@ -235,4 +243,48 @@ pub async fn client_over(
     }
     let channel = endpoint.connect_with_connector(once).await?;
     Ok(AgentsClient::new(channel).max_decoding_message_size(DOWN_MAX_BYTES))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncReadExt as _;
+    use tokio::net::{TcpListener, TcpStream};
+
+    /// Whether the agent's end of this connection is open, whatever it has sent.
+    async fn is_open(peer: &mut TcpStream) -> bool {
+        let mut bytes = [0; 4096];
+        loop {
+            match tokio::time::timeout(Duration::from_millis(100), peer.read(&mut bytes)).await {
+                Ok(Ok(0) | Err(_)) => return false,
+                Ok(Ok(_)) => {}
+                Err(_) => return true,
+            }
+        }
+    }
+
+    async fn dials(sessions: &mut Sessions, listener: &TcpListener, no: u64) -> TcpStream {
+        sessions.dial(SessionNo(no), Target::Listed(0));
+        let (event, peer) = tokio::join!(sessions.next(), listener.accept());
+        assert!(matches!(event, Event::Connected { session: SessionNo(n), .. } if n == no));
+        peer.unwrap().0
+    }
+
+    #[tokio::test]
+    async fn only_a_release_closes_a_sessions_socket() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let mut sessions = Sessions::new(Connector::Tcp(vec![address]));
+        let mut first = dials(&mut sessions, &listener, 1).await;
+        sessions.abandon(SessionNo(1));
+        let mut second = dials(&mut sessions, &listener, 2).await;
+        // Its abandonment was lost behind a save that failed.
+        let mut third = dials(&mut sessions, &listener, 3).await;
+        assert!(is_open(&mut first).await && is_open(&mut second).await);
+        sessions.release_before(SessionNo(3));
+        assert!(!is_open(&mut first).await && !is_open(&mut second).await);
+        assert!(is_open(&mut third).await);
+        sessions.release(SessionNo(3));
+        assert!(!is_open(&mut third).await);
+    }
 }

@@ -17,6 +17,9 @@ impl AgentCore {
         session.next_beat_ms += (missed + 1) * interval_ms;
         let no = session.no;
         let beat = self.heartbeat(now_ms);
+        if let Link::Joined(session) = &mut self.link {
+            session.echoes.sent(beat.h_ms);
+        }
         self.tell_leader(no, Up::Heartbeat(beat));
     }
 

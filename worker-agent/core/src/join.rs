@@ -2,6 +2,7 @@
 
 use crate::agent::AgentCore;
 use crate::event::{Action, End, SessionNo, Target};
+use crate::lease::Echoes;
 use proto::v1;
 use proto::v1::GoodbyeKind;
 use proto::v1::agent_message::Kind as Up;
@@ -41,6 +42,8 @@ pub struct Session {
     pub(crate) next_beat_ms: u64,
     /// Messages that it refused.
     pub(crate) refused: u64,
+    /// What the leases of this session live on.
+    pub(crate) echoes: Echoes,
 }
 
 /// Leader hints followed at once before the back-off applies: voters may point at each other.
@@ -107,6 +110,7 @@ impl AgentCore {
             silent_ms: 0,
             next_beat_ms: now_ms,
             refused: 0,
+            echoes: Echoes::default(),
         });
     }
 

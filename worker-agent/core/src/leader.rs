@@ -62,7 +62,7 @@ impl AgentCore {
 
     /// Refuses a message; tells the first of a session and then ever fewer, so that a stale
     /// leader cannot fill the log.
-    fn refuse(&mut self, no: SessionNo, what: String) -> bool {
+    pub(crate) fn refuse(&mut self, no: SessionNo, what: String) -> bool {
         if let Link::Joining(session) | Link::Joined(session) = &mut self.link {
             session.refused += 1;
             if session.refused.is_power_of_two() {
@@ -88,7 +88,7 @@ impl AgentCore {
             }
             Kind::SendManifest(v1::SendManifest { nonce }) => self.ask_manifest_for(nonce),
             Kind::Ack(ack) => self.acknowledged(no, &ack),
-            Kind::Heartbeat(_) => self.backoff.reset(),
+            Kind::Heartbeat(answer) => self.heartbeat_answered(no, answer),
             Kind::Resend(resend) => self.resend(no, &resend),
             Kind::Later(later) => self.later(no, &later),
             // Handled before the fence, or only while leaving.

@@ -12,6 +12,7 @@ mod facts;
 mod join;
 mod keeper;
 mod leader;
+mod lease;
 mod manifest;
 mod orders;
 mod pattern;

@@ -94,7 +94,9 @@ impl AgentCore {
                     let Some(user) = self.orders.known(run.uid, now_ms) else {
                         return self.wait_for_user(run);
                     };
-                    keeper_run(&self.config, &self.saved.cluster_id, *run, user).map(ToKeeper::Run)
+                    let h_ms = self.last_echo_ms();
+                    keeper_run(&self.config, &self.saved.cluster_id, *run, user, h_ms)
+                        .map(ToKeeper::Run)
                 }
                 other => passed_on(other),
             };

@@ -26,12 +26,14 @@ pub fn run_file(runs_dir: &[u8], attempt: AttemptId) -> Vec<u8> {
     [runs_dir, name.as_bytes()].concat()
 }
 
-/// The keeper's request; `None`: the order names no attempt or has no token.
+/// The keeper's request; `None`: the order names no attempt or has no token. A leased run begins
+/// with the last echo of its session, if there was one.
 pub fn keeper_run(
     config: &CoreConfig,
     cluster_id: &str,
     order: v1::RunOrder,
     found: &Result<User, NoUser>,
+    last_echo_ms: Option<u64>,
 ) -> Option<v1::KeeperRun> {
     let attempt = AttemptId::from_wire(order.attempt.as_ref()).ok()?;
     order.token.as_ref()?;
@@ -44,6 +46,7 @@ pub fn keeper_run(
         mem_bytes: order.mem_bytes,
         cluster_id: cluster_id.to_owned(),
         fence_after_ms: order.fence_after_ms,
+        h_ms: order.fence_after_ms.and(last_echo_ms),
         default_grace_ms: config.kill_grace_ms,
         run_file: run_file(&config.runs_dir, attempt),
         ..v1::KeeperRun::default()

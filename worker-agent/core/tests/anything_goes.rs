@@ -20,12 +20,13 @@ enum Move {
     BreakOlder,
     Welcome { term: u64, generation: u64 },
     Refuse { hint: bool },
-    Run { job: u64, term: u64, incarnation_off: u64 },
+    Run { job: u64, term: u64, incarnation_off: u64, leased: bool },
     Kill { job: u64, term: u64, of_older: bool },
     Ack(u64),
     Resend(u64),
     AskManifest,
-    Beat,
+    Beat { h_ms: u64 },
+    Pong { h_ms: u64 },
     KeeperUp(u64),
     KeeperDown,
     Facts { from: u64, count: u64 },
@@ -42,14 +43,16 @@ fn moves() -> impl Strategy<Value = Move> {
         1 => Just(Move::BreakOlder),
         6 => (1u64..5, 1u64..3).prop_map(|(term, generation)| Move::Welcome { term, generation }),
         1 => any::<bool>().prop_map(|hint| Move::Refuse { hint }),
-        3 => (1u64..9, 1u64..5, 0u64..2)
-            .prop_map(|(job, term, incarnation_off)| Move::Run { job, term, incarnation_off }),
+        3 => (1u64..9, 1u64..5, 0u64..2, any::<bool>()).prop_map(
+            |(job, term, incarnation_off, leased)| Move::Run { job, term, incarnation_off, leased }
+        ),
         3 => (1u64..9, 1u64..5, any::<bool>())
             .prop_map(|(job, term, of_older)| Move::Kill { job, term, of_older }),
         2 => (0u64..20).prop_map(Move::Ack),
         1 => (0u64..20).prop_map(Move::Resend),
         1 => Just(Move::AskManifest),
-        1 => Just(Move::Beat),
+        3 => (0u64..60).prop_map(|h_ms| Move::Beat { h_ms }),
+        3 => (1u64..60).prop_map(|h_ms| Move::Pong { h_ms }),
         3 => (0u64..5).prop_map(Move::KeeperUp),
         1 => Just(Move::KeeperDown),
         4 => (0u64..20, 0u64..4).prop_map(|(from, count)| Move::Facts { from, count }),
@@ -69,6 +72,13 @@ struct Judge {
     /// Next fact that may go up in this session at the latest.
     next_fact: Option<u64>,
     released: u64,
+    /// The newest session that was welcomed.
+    welcomed: u64,
+    /// The dialled session is not abandoned and not released.
+    open: bool,
+    /// Highest h that a heartbeat of this session sent up, and the last one told to the keeper.
+    h_sent: u64,
+    h_told: Option<u64>,
 }
 
 impl Judge {
@@ -82,13 +92,38 @@ impl Judge {
             }
             Action::Dial { session, .. } => {
                 assert_eq!(session.0, self.dials + 1, "sessions are numbered one by one");
+                assert!(!self.open, "dialled over a session whose socket nobody keeps");
                 self.dials += 1;
+                (self.open, self.h_sent, self.h_told) = (true, 0, None);
             }
             Action::ToLeader { session, message } => {
                 assert!(session.0 > self.released || self.released == 0 || session.0 == self.dials);
                 self.see_up(message);
             }
-            Action::ReleaseBefore(session) => self.released = session.0 - 1,
+            Action::ReleaseBefore(session) => {
+                (self.released, self.welcomed) = (session.0 - 1, session.0);
+            }
+            Action::Abandon(session) => self.open &= session.0 != self.dials,
+            Action::Release(session) => {
+                assert!(session.0 > self.welcomed, "closed a session that had joined");
+                self.open &= session.0 != self.dials;
+            }
+            Action::ToKeeper(request) => self.see_down(request),
+            _ => {}
+        }
+    }
+
+    fn see_down(&mut self, request: &v1::KeeperRequest) {
+        match &request.kind {
+            Some(ToKeeper::Renew(renew)) => {
+                assert!(renew.h_ms <= self.h_sent, "renewed by what was never sent up");
+                assert!(self.h_told < Some(renew.h_ms), "an h went back");
+                self.h_told = Some(renew.h_ms);
+            }
+            Some(ToKeeper::Run(run)) => {
+                let expected = run.fence_after_ms.and(self.h_told);
+                assert_eq!(run.h_ms, expected, "a run of another session's lease");
+            }
             _ => {}
         }
     }
@@ -108,6 +143,7 @@ impl Judge {
                 }
                 self.next_fact = Some(facts.to + 1);
             }
+            Some(Up::Heartbeat(beat)) => self.h_sent = self.h_sent.max(beat.h_ms),
             _ => {}
         }
     }
@@ -117,6 +153,7 @@ struct Play {
     world: World,
     judge: Judge,
     manifest_nonces: Vec<u64>,
+    ping_nonces: Vec<u64>,
 }
 
 impl Play {
@@ -143,9 +180,11 @@ impl Play {
                 let refused = v1::Refused { reason: "no".into(), fatal: false, leader };
                 self.down(1, false, Down::Refused(refused));
             }
-            Move::Run { job, term, incarnation_off } => {
+            Move::Run { job, term, incarnation_off, leased } => {
                 let incarnation = world.core.saved().incarnation + incarnation_off;
-                world.leader_says(no, term, incarnation, Down::Run(run_order(job)));
+                let fence_after_ms = leased.then_some(600_000);
+                let order = v1::RunOrder { fence_after_ms, ..run_order(job) };
+                world.leader_says(no, term, incarnation, Down::Run(order));
             }
             Move::Kill { job, term, of_older } => {
                 self.down(term, of_older, Down::Kill(kill_order(job)));
@@ -161,7 +200,16 @@ impl Play {
             Move::AskManifest => {
                 self.down(4, false, Down::SendManifest(v1::SendManifest { nonce: 5 }));
             }
-            Move::Beat => self.down(4, false, Down::Heartbeat(v1::HeartbeatAnswer { h_ms: 1 })),
+            Move::Beat { h_ms } => {
+                self.down(4, false, Down::Heartbeat(v1::HeartbeatAnswer { h_ms }));
+            }
+            Move::Pong { h_ms } => {
+                if let Some(nonce) = self.ping_nonces.pop() {
+                    let pong =
+                        v1::KeeperPong { nonce, boottime_ms: h_ms, ..v1::KeeperPong::default() };
+                    world.keeper(FromKeeper::Pong(pong));
+                }
+            }
             Move::KeeperUp(acked) => world.keeper_welcomes(acked),
             Move::KeeperDown => world.happens(Event::KeeperLost),
             Move::Facts { from, count } => world.facts(from, from + count),
@@ -182,10 +230,13 @@ impl Play {
     fn look(&mut self) {
         for action in std::mem::take(&mut self.world.actions) {
             self.judge.see(&action);
-            if let Action::ToKeeper(v1::KeeperRequest { kind: Some(ToKeeper::Manifest(ask)) }) =
-                action
-            {
-                self.manifest_nonces.push(ask.nonce);
+            let Action::ToKeeper(v1::KeeperRequest { kind: Some(asked) }) = action else {
+                continue;
+            };
+            match asked {
+                ToKeeper::Manifest(ask) => self.manifest_nonces.push(ask.nonce),
+                ToKeeper::Ping(ping) => self.ping_nonces.push(ping.nonce),
+                _ => {}
             }
         }
     }
@@ -196,8 +247,12 @@ proptest! {
 
     #[test]
     fn promises_hold_in_any_order_of_events(steps in proptest::collection::vec(moves(), 1..120)) {
-        let mut play =
-            Play { world: World::new(), judge: Judge::default(), manifest_nonces: Vec::new() };
+        let mut play = Play {
+            world: World::new(),
+            judge: Judge::default(),
+            manifest_nonces: Vec::new(),
+            ping_nonces: Vec::new(),
+        };
         play.look();
         for step in steps {
             play.make(step);

@@ -363,3 +363,81 @@ fn old_run_files_are_swept_with_what_the_keeper_still_holds_left_out() {
     });
     assert_eq!(live, Some(2));
 }
+
+fn echo(world: &mut World, no: u64, h_ms: u64) {
+    world.leader(no, Down::Heartbeat(v1::HeartbeatAnswer { h_ms }));
+}
+
+fn renewals(world: &mut World) -> Vec<u64> {
+    let sent = world.sent_down().into_iter();
+    sent.filter_map(|kind| if let ToKeeper::Renew(r) = kind { Some(r.h_ms) } else { None })
+        .collect()
+}
+
+/// Joined as session 1, the keeper's first question answered.
+fn vouched() -> World {
+    let mut world = World::new();
+    world.keeper_welcomes(0);
+    world.keeper_pongs(1);
+    world.joins(1);
+    world.actions.clear();
+    world
+}
+
+/// A session whose heartbeat carried this h.
+fn beats_with(world: &mut World, h_ms: u64) {
+    world.pass(world::INTERVAL_MS / 2);
+    world.keeper_pongs(h_ms);
+    world.pass(world::INTERVAL_MS);
+    assert!(world.heartbeats().iter().any(|beat| beat.h_ms == h_ms));
+}
+
+#[test]
+fn an_echoed_h_renews_the_leases_forward_only_and_once() {
+    let mut world = vouched();
+    beats_with(&mut world, 5_000);
+    echo(&mut world, 1, 5_000);
+    echo(&mut world, 1, 5_000);
+    echo(&mut world, 1, 4_999);
+    echo(&mut world, 1, 0);
+    assert_eq!(renewals(&mut world), [5_000]);
+    echo(&mut world, 1, 5_001);
+    assert_eq!(renewals(&mut world), [], "no heartbeat said that");
+    assert!(world.warnings().iter().any(|text| text.contains("5001")));
+}
+
+#[test]
+fn an_echo_of_a_stale_term_or_another_session_renews_nothing() {
+    let mut world = vouched();
+    beats_with(&mut world, 5_000);
+    let answer = Down::Heartbeat(v1::HeartbeatAnswer { h_ms: 5_000 });
+    world.leader_says(1, 2, 1, answer.clone());
+    world.leader_says(1, 3, 2, answer.clone());
+    world.breaks(1);
+    world.leader_says(1, 3, 1, answer.clone());
+    let no = world.dials();
+    world.joins(no);
+    world.leader_says(1, 3, 1, answer);
+    assert_eq!(renewals(&mut world), []);
+}
+
+#[test]
+fn a_leased_run_carries_the_last_echo_of_its_own_session() {
+    let leased = |job| v1::RunOrder { fence_after_ms: Some(60_000), ..run_order(job) };
+    let mut world = vouched();
+    knows(&mut world, 1000, Ok(ada()));
+    world.leader(1, Down::Run(leased(1)));
+    let run = the_run(&mut world);
+    assert_eq!((run.fence_after_ms, run.h_ms), (Some(60_000), None), "nothing was echoed yet");
+    beats_with(&mut world, 5_000);
+    echo(&mut world, 1, 5_000);
+    world.leader(1, Down::Run(leased(2)));
+    assert_eq!(the_run(&mut world).h_ms, Some(5_000));
+    world.leader(1, Down::Run(run_order(3)));
+    assert_eq!(the_run(&mut world).h_ms, None, "it has no lease");
+    world.breaks(1);
+    let no = world.dials();
+    world.joins(no);
+    world.leader(no, Down::Run(leased(4)));
+    assert_eq!(the_run(&mut world).h_ms, None, "the echo was another session's");
+}
