@@ -2,7 +2,7 @@
 //! it must run before clap, tokio, tracing or any thread.
 
 use crate::args::{Cli, ClusterCommand, Command};
-use crate::commands::{self, Context};
+use crate::commands::{self, Context, Edit};
 use crate::exit;
 use crate::failure::Failure;
 use crate::render::plain_help;
@@ -100,9 +100,14 @@ async fn ask(context: &Context, command: Option<&Command>) -> Result<u8, Failure
         Some(Command::Wait(args)) => commands::wait(context, args).await,
         Some(Command::Logs(args)) => commands::logs(context, args).await,
         Some(Command::Cancel(args)) => commands::cancel(context, args).await,
+        Some(Command::Hold(args)) => commands::edit(context, args, Edit::Hold).await,
+        Some(Command::Release(args)) => commands::edit(context, args, Edit::Release).await,
+        Some(Command::Suspend(args)) => commands::edit(context, args, Edit::Suspend).await,
+        Some(Command::Resume(args)) => commands::edit(context, args, Edit::Resume).await,
+        Some(Command::Set(args)) => commands::set(context, args).await,
         Some(Command::Explain(args)) => commands::explain(context, args).await,
         Some(Command::Events(args)) => commands::events(context, args).await,
-        Some(Command::Nodes(args)) => commands::nodes(context, args.output.form()).await,
+        Some(Command::Nodes(args)) => commands::nodes(context, args).await,
         Some(Command::Down(args)) => commands::down(context, args).await,
         Some(Command::Doctor(args)) => commands::doctor(context, args).await,
         Some(Command::Cluster(ClusterCommand::Status { output })) => {

@@ -51,7 +51,7 @@ const LATER: [(&[&str], &str); 12] = [
     (&["--hold", "-H"], "; without it the job would start at once: submit it when it may run"),
     (&["--retries", "--retry-on"], "; in a shell: docket run … || docket run …"),
     (&["--dry-run"], "; docket explain ID tells whether a job can run"),
-    (&["--fence-after", "--http", "--watch", "--orphans"], ""),
+    (&["--fence-after", "--watch"], ""),
 ];
 
 /// What to do instead of an option that docket does not have.
@@ -61,6 +61,37 @@ pub fn hint(option: &str) -> Option<String> {
         return Some(format!("not in this version of docket{instead}"));
     }
     SLURM.iter().find(|(names, _)| of(names)).map(|(_, hint)| (*hint).to_owned())
+}
+
+/// What `set` will change in a later version; only the priority can be changed now.
+const LATER_SET: [&str; 18] = [
+    "--time",
+    "-t",
+    "--array-limit",
+    "--name",
+    "-J",
+    "--cpus",
+    "-c",
+    "--mem",
+    "--gpus",
+    "--queue",
+    "-p",
+    "--node",
+    "-w",
+    "--node-label",
+    "--comment",
+    "--begin",
+    "--dependency",
+    "--after-ok",
+];
+
+/// What to do instead of an option that `set` does not have.
+pub fn set_hint(option: &str) -> Option<String> {
+    LATER_SET.contains(&option).then(|| {
+        "not in this version of docket: set changes --priority; cancel the job and submit it anew \
+         to change anything else"
+            .to_owned()
+    })
 }
 
 /// Commands of Slurm, and docket's that do the same.
@@ -78,13 +109,8 @@ const SLURM_COMMANDS: [(&str, &str); 9] = [
 
 /// Commands that the contract names and this version does not have, each behind the command that
 /// it belongs to, with what does the same now.
-const LATER_COMMANDS: [(&str, &str, &str); 19] = [
-    ("", "hold", "docket cancel ends a job; submit it again when it may run"),
-    ("", "release", "no job is held"),
-    ("", "suspend", "docket cancel --signal STOP ID stops its processes"),
-    ("", "resume", "docket cancel --signal CONT ID lets its processes go on"),
+const LATER_COMMANDS: [(&str, &str, &str); 14] = [
     ("", "retry", "submit it again: docket show -o jsonl ID | docket submit --from -"),
-    ("", "set", "a job stays as it was submitted"),
     ("", "drain", "end the node's agent; its jobs go on under their keeper"),
     ("", "undrain", "no node is drained"),
     ("", "top", "docket list shows the jobs, docket nodes the nodes"),

@@ -32,6 +32,7 @@ pub fn words(error: &clap::Error) -> String {
         }
         ErrorKind::MissingRequiredArgument => match parent(error).as_str() {
             "cancel" => "cancel what? give job IDs, or --user, --name, --state or --all".to_owned(),
+            "set" => "set what? docket set ID… --priority N".to_owned(),
             _ => format!("{} is missing: see --help", argument.unwrap_or_default()),
         },
         _ => first_line(error),
@@ -78,6 +79,10 @@ fn value_words(why: &str) -> String {
 /// An option that docket does not have.
 fn unknown(error: &clap::Error, argument: &str) -> String {
     let name = argument.split('=').next().unwrap_or(argument);
+    let of_set = || if parent(error) == "set" { slurm::set_hint(name) } else { None };
+    if let Some(hint) = of_set() {
+        return format!("{name}: {hint}");
+    }
     if let Some(hint) = slurm::hint(name) {
         return format!("{name}: {hint}");
     }
@@ -188,7 +193,7 @@ mod tests {
 
     #[test]
     fn commands_of_slurm_and_of_later_versions_are_known_by_name() {
-        for name in ["hold", "release", "suspend", "resume", "retry", "set", "drain", "undrain"] {
+        for name in ["retry", "drain", "undrain"] {
             let text = refused(&format!("docket {name} 1"));
             assert!(
                 text.starts_with(&format!("not in this version of docket: {name}: ")),
@@ -211,6 +216,32 @@ mod tests {
             let text = refused(line);
             assert!(text.contains(part), "{line}: {text}");
         }
+    }
+
+    #[test]
+    fn set_refuses_by_name_what_a_later_version_changes() {
+        for option in ["--time=+1h", "--array-limit=2", "--name=x", "--cpus=4", "-c=4", "--mem=2G"]
+        {
+            let text = refused(&format!("docket set 1 --priority 1 {option}"));
+            let name = option.split('=').next().unwrap();
+            assert!(text.starts_with(&format!("{name}: not in this version")), "{text}");
+            assert!(text.contains("--priority"), "{text}");
+        }
+        assert_eq!(refused("docket set 1"), "set what? docket set ID… --priority N");
+        assert_eq!(refused("docket set"), "set what? docket set ID… --priority N");
+        let text = refused("docket set 1 --priority 1001");
+        assert!(text.starts_with("--priority 1001: ") && text.contains("1000"), "{text}");
+    }
+
+    #[test]
+    fn the_commands_that_change_jobs_take_ids() {
+        for name in ["hold", "release", "suspend", "resume"] {
+            Cli::try_parse_from(["docket", name, "1", "2"]).unwrap();
+            assert!(refused(&format!("docket {name}")).contains("ID"), "{name}");
+        }
+        Cli::try_parse_from(["docket", "set", "1", "2", "--priority", "-5"]).unwrap();
+        assert!(refused("docket list --orphans --all").contains("--orphans"));
+        Cli::try_parse_from(["docket", "list", "--orphans", "--limit", "3"]).unwrap();
     }
 
     #[test]

@@ -16,6 +16,10 @@ pub mod v1 {
 /// The encoded `FileDescriptorSet` of every file, for gRPC reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptor.bin"));
 
+/// What was compiled in beyond the product, by name; empty in what users get. `docket --version`
+/// tells it.
+pub const FEATURES: &[&str] = &[];
+
 /// Version of the session protocol that this build speaks (design 5, Versions).
 pub const PROTOCOL: u32 = 1;
 

@@ -81,6 +81,9 @@ pub struct ListArgs {
     /// At most this many of the newest jobs [default: 1000 in a table, all in JSON]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
+    /// Instead: what nodes told of jobs that are not known here
+    #[arg(long, conflicts_with_all = ["all", "all_users", "user", "state", "failed", "name", "since", "format", "sort"])]
+    pub orphans: bool,
     /// Form of the output.
     #[command(flatten)]
     pub output: OutputArgs,

@@ -1,11 +1,13 @@
 //! Flag definitions, and nothing else: no logic, no requests, no formatting (design 9, rule 22).
 //! Every option has a one-line help with its unit and default; design 7 is the contract.
 
+mod edit;
 mod jobs;
 mod operate;
 mod roles;
 mod submit;
 
+pub use edit::{EditArgs, SetArgs};
 pub use jobs::{
     CancelArgs, Column, EventsArgs, ExplainArgs, ListArgs, LogsArgs, Output, ShowArgs, SortBy,
     WaitArgs,
@@ -15,12 +17,14 @@ pub use roles::{AgentArgs, ControllerArgs, DownArgs, Stage, UpArgs};
 pub use submit::{Disconnect, JobOptions, OpenMode, RunArgs, SubmitArgs};
 
 use clap::{Parser, Subcommand};
+use std::sync::OnceLock;
 
 /// The whole command line.
 #[derive(Debug, Parser)]
 #[command(
     name = "docket",
     version,
+    long_version = long_version(),
     about = "Runs jobs and tells the truth about how they ended",
     args_override_self = true,
     disable_help_subcommand = false,
@@ -33,6 +37,18 @@ pub struct Cli {
     /// What to do; absent: what is there and what to type.
     #[command(subcommand)]
     pub command: Option<Command>,
+}
+
+/// The version, and what this program was built with that users do not get.
+fn long_version() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| {
+        let features = match proto::FEATURES {
+            [] => "none".to_owned(),
+            some => some.join(", "),
+        };
+        format!("{}\nfeatures: {features}", env!("CARGO_PKG_VERSION"))
+    })
 }
 
 /// Options of every command.
@@ -60,6 +76,16 @@ pub enum Command {
     Logs(LogsArgs),
     /// End jobs: SIGTERM to the whole tree, SIGKILL after the grace
     Cancel(CancelArgs),
+    /// Keep jobs in the queue until they are released
+    Hold(EditArgs),
+    /// Let held jobs start
+    Release(EditArgs),
+    /// Stop the whole tree of jobs (SIGSTOP) until they are resumed
+    Suspend(EditArgs),
+    /// Let suspended jobs go on
+    Resume(EditArgs),
+    /// Change jobs that are there
+    Set(SetArgs),
     /// Say in words why a job is in its state
     #[command(visible_alias = "why")]
     Explain(ExplainArgs),
@@ -87,4 +113,17 @@ pub enum Command {
     Wal(WalCommand),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_version_tells_that_nothing_is_built_in_that_users_do_not_get() {
+        let text = Cli::command().render_long_version();
+        assert_eq!(text, format!("docket {}\nfeatures: none\n", env!("CARGO_PKG_VERSION")));
+        assert!(proto::FEATURES.is_empty());
+    }
 }

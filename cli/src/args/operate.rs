@@ -7,6 +7,9 @@ use std::path::PathBuf;
 /// `docket nodes`.
 #[derive(Debug, Args)]
 pub struct NodesArgs {
+    /// Instead: attempts that nodes hold and that are not known here; they are not killed
+    #[arg(long)]
+    pub strays: bool,
     /// Form of the output.
     #[command(flatten)]
     pub output: OutputArgs,

@@ -82,7 +82,7 @@ impl ClientError {
 }
 
 /// Exit code of a refusal by its gRPC code.
-pub fn refusal_exit(code: Code) -> u8 {
+fn refusal_exit(code: Code) -> u8 {
     match code {
         Code::NotFound => exit::NO_JOB,
         Code::PermissionDenied | Code::Unauthenticated => exit::DENIED,
@@ -92,6 +92,12 @@ pub fn refusal_exit(code: Code) -> u8 {
         Code::InvalidArgument => exit::USAGE,
         _ => exit::FAILED,
     }
+}
+
+/// Exit code of one refusal among several results, by the number of its gRPC code.
+pub fn result_exit(number: u32) -> u8 {
+    let code = Code::from_i32(i32::try_from(number).unwrap_or(0));
+    refusal_exit(code).max(exit::FAILED)
 }
 
 fn tried_text(tried: &[(String, String)]) -> String {

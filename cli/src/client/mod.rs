@@ -11,6 +11,6 @@ mod unix;
 pub use address::{Address, AddressError};
 pub use connect::{Client, default_tcp};
 pub use discover::{Places, Route, SOCKET, default_data_dir, own_link};
-pub use error::{ClientError, refusal_exit};
+pub use error::{ClientError, result_exit};
 pub use retry::{Backoff, Patience, request_id};
 pub use unix::{bind_in, dial_in};

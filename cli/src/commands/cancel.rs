@@ -2,13 +2,12 @@
 
 use super::context::{Context, jobs};
 use crate::args::{CancelArgs, Output};
-use crate::client::{Client, ClientError, Patience, refusal_exit, request_id};
+use crate::client::{Client, ClientError, Patience, request_id, result_exit};
 use crate::exit;
 use crate::failure::Failure;
 use crate::say::{note, print};
 use proto::v1::{CancelRequest, CancelResult};
 use std::io::{BufRead, IsTerminal, Write};
-use tonic::Code;
 
 /// Most jobs in one request; the server's limit.
 const JOBS_MAX: usize = 10_000;
@@ -106,8 +105,7 @@ fn tell(
         if let Some(error) = &result.error {
             note(error);
             if code == exit::DONE {
-                let grpc = i32::try_from(result.error_code).unwrap_or(0);
-                code = refusal_exit(Code::from_i32(grpc)).max(exit::FAILED);
+                code = result_exit(result.error_code);
             }
         }
     }

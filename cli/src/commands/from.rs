@@ -3,7 +3,7 @@
 
 use super::context::Context;
 use crate::args::SubmitArgs;
-use crate::client::{Backoff, Client, Patience, refusal_exit, request_id};
+use crate::client::{Backoff, Client, Patience, request_id, result_exit};
 use crate::exit;
 use crate::failure::Failure;
 use crate::render::submitted_json;
@@ -17,7 +17,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Status};
+use tonic::Status;
 
 /// Lines that were sent and not answered: enough to fill the server's batches.
 const UNANSWERED_MAX: usize = 1024;
@@ -228,8 +228,7 @@ impl Sending {
             None => (self.tell)(answer).map_err(|failure| failure.of_submit(answer.job)),
             Some(error) => {
                 note(&format!("line {}: {error}", line.number));
-                let code = Code::from_i32(i32::try_from(answer.error_code).unwrap_or(2));
-                self.end = Some(End::Refused(refusal_exit(code)));
+                self.end = Some(End::Refused(result_exit(answer.error_code)));
                 Ok(())
             }
         }

@@ -7,7 +7,7 @@ use crate::exit;
 use crate::failure::Failure;
 use crate::render::{ListLayout, ListSummary, list_renderer, quantity};
 use crate::say::{note, print};
-use proto::v1::{ListAnswer, ListRequest};
+use proto::v1::{ListAnswer, ListRequest, Orphan, OrphansRequest};
 use std::time::Duration;
 
 /// Tasks asked for at once.
@@ -18,6 +18,9 @@ const TABLE_ROWS: u32 = 1000;
 /// Lists jobs.
 pub async fn list(context: &Context, args: &ListArgs) -> Result<u8, Failure> {
     let form = args.output.form();
+    if args.orphans {
+        return orphans(context, args, form).await;
+    }
     let layout = ListLayout { columns: args.format.clone(), sort: args.sort };
     let mut renderer = list_renderer(form, view(), layout);
     let mut client = context.client().await?;
@@ -41,6 +44,28 @@ pub async fn list(context: &Context, args: &ListArgs) -> Result<u8, Failure> {
     let summary = ListSummary { cut, ..summary.unwrap_or_default() };
     print(&renderer.list_end(&summary))?;
     Ok(exit::DONE)
+}
+
+/// What nodes told of jobs that the ledger does not know, oldest first.
+async fn orphans(context: &Context, args: &ListArgs, form: Output) -> Result<u8, Failure> {
+    let mut client = context.client().await?;
+    let usual = if form == Output::Table { TABLE_ROWS } else { u32::MAX };
+    let most = args.limit.unwrap_or(usual);
+    let mut found: Vec<Orphan> = Vec::new();
+    let mut request = OrphansRequest::default();
+    loop {
+        request.limit =
+            most.saturating_sub(u32::try_from(found.len()).unwrap_or(u32::MAX)).min(PAGE);
+        let ask = async |client: &crate::client::Client| client.jobs().orphans(request).await;
+        let answer = client.ask(Patience::READ, note, ask).await?;
+        found.extend(answer.orphans);
+        request.after_position = found.last().map_or(0, |orphan| orphan.position);
+        let cut = found.len() >= most as usize;
+        if !answer.more || cut {
+            print(&context.renderer(form).orphans(&found, answer.more))?;
+            return Ok(exit::DONE);
+        }
+    }
 }
 
 fn request(args: &ListArgs) -> ListRequest {

@@ -9,6 +9,7 @@ mod config;
 mod context;
 mod copy;
 mod doctor;
+mod edit;
 mod explain;
 #[cfg(test)]
 mod fake;
@@ -34,6 +35,7 @@ pub use completions::completions;
 pub use config::config;
 pub use context::{Context, colour};
 pub use doctor::doctor;
+pub use edit::{Edit, edit, set};
 pub use explain::{events, explain};
 pub use home::home;
 pub use list::list;

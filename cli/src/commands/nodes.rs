@@ -1,7 +1,7 @@
 //! `docket nodes`, `docket cluster status` and `docket down`.
 
 use super::context::Context;
-use crate::args::{DownArgs, Output};
+use crate::args::{DownArgs, NodesArgs, Output};
 use crate::client::{Address, Client, Patience, SOCKET, default_data_dir};
 use crate::exit;
 use crate::failure::Failure;
@@ -10,11 +10,15 @@ use crate::say::{note, print};
 use proto::v1::{ListNodesRequest, ShutdownRequest, StatusRequest};
 
 /// The agents and what they run.
-pub async fn nodes(context: &Context, form: Output) -> Result<u8, Failure> {
+pub async fn nodes(context: &Context, args: &NodesArgs) -> Result<u8, Failure> {
+    let mut renderer = context.renderer(args.output.form());
     let mut client = context.client().await?;
     let ask = async |client: &Client| client.cluster().list_nodes(ListNodesRequest {}).await;
     let answer = client.ask(Patience::READ, note, ask).await?;
-    print(&context.renderer(form).nodes(&answer.nodes))?;
+    match args.strays {
+        true => print(&renderer.strays(&answer.nodes))?,
+        false => print(&renderer.nodes(&answer.nodes))?,
+    }
     Ok(exit::DONE)
 }
 

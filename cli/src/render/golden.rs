@@ -318,6 +318,82 @@ fn cancel_says_what_became_of_each() {
 }
 
 #[test]
+fn edits_say_what_became_of_each_and_who_carries_it_out() {
+    let result = |job, outcome: &str, state: &str, node: Option<&str>| v1::EditResult {
+        job,
+        outcome: outcome.to_owned(),
+        state: state.to_owned(),
+        node: node.map(str::to_owned),
+        ..Default::default()
+    };
+    let refused = v1::EditResult {
+        job: 9,
+        error: Some("no job 9: the newest is 8".to_owned()),
+        error_code: 5,
+        ..Default::default()
+    };
+    let results = [
+        result(1, "held", "PEND", None),
+        result(2, "released", "PEND", None),
+        result(3, "suspend-requested", "RUN", Some("n1")),
+        result(4, "suspend-requested", "UNKWN", Some("n1")),
+        result(5, "suspend-requested", "SUSP", Some("n1")),
+        result(5, "suspend-requested", "PEND", Some("n1")),
+        result(6, "resume-requested", "SUSP", Some("n\n1")),
+        result(6, "resume-requested", "RUN", Some("n1")),
+        result(7, "set", "PEND", None),
+        result(8, "set", "RUN", Some("n1")),
+        refused,
+    ];
+    let text = table().edited(&results);
+    fits(&text);
+    golden("edit.txt", &text);
+    golden("edit.json", &renderer(Output::Json, view()).edited(&results));
+}
+
+#[test]
+fn orphans_and_strays_are_tables_of_80_columns() {
+    let orphan = |job, fact: &str, expired, reason| v1::Orphan {
+        job,
+        task: None,
+        attempt: 1,
+        node: "gpu1".to_owned(),
+        expired,
+        wall_ms: NOW - 3 * MINUTE,
+        position: 40_000 + job,
+        fact: fact.to_owned(),
+        reason,
+    };
+    let killed = Reason {
+        kind: ExitKind::Signal.into(),
+        signal: Some(9),
+        core_dumped: false,
+        ..Default::default()
+    };
+    let orphans = [
+        orphan(301, "start", false, None),
+        orphan(301, "finish", false, Some(killed)),
+        orphan(290, "finish", true, coded(task(290, "x", "EXIT"), 3).reason),
+    ];
+    let text = table().orphans(&orphans, true);
+    fits(&text);
+    golden("orphans.txt", &text);
+    golden("orphans.json", &renderer(Output::Json, view()).orphans(&orphans, false));
+    assert!(table().orphans(&[], false).starts_with("no orphans"));
+    let mut nodes = nodes();
+    nodes[1].strays = vec![
+        v1::AttemptRef { job: 301, task: None, attempt: 1 },
+        v1::AttemptRef { job: 302, task: Some(7), attempt: 2 },
+    ];
+    let text = table().strays(&nodes);
+    fits(&text);
+    golden("strays.txt", &text);
+    golden("strays.json", &renderer(Output::Json, view()).strays(&nodes));
+    assert!(table().strays(&nodes[..1]).starts_with("no strays"));
+    assert_eq!(renderer(Output::Id, view()).strays(&nodes), "301\n302_7\n");
+}
+
+#[test]
 fn json_has_exactly_the_fields_of_the_contract() {
     let mut json = renderer(Output::Json, view());
     golden("show.json", &json.show(&[failed_prep(), silent_sweep(), hostile()]));

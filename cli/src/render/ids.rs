@@ -1,7 +1,7 @@
 //! `-o id`: the names alone, one a line.
 
 use super::escape::line;
-use super::{Check, ListSummary, Render, SettingRow, task_id};
+use super::{Check, ListSummary, Render, SettingRow, attempt_task_id, task_id};
 use proto::v1;
 
 /// Bare ids.
@@ -42,6 +42,19 @@ impl Render for Ids {
 
     fn cancelled(&mut self, results: &[v1::CancelResult]) -> String {
         lines(results.iter().map(|result| result.job.to_string()))
+    }
+
+    fn edited(&mut self, results: &[v1::EditResult]) -> String {
+        lines(results.iter().map(|result| result.job.to_string()))
+    }
+
+    fn orphans(&mut self, orphans: &[v1::Orphan], _: bool) -> String {
+        lines(orphans.iter().map(|orphan| attempt_task_id(orphan.job, orphan.task)))
+    }
+
+    fn strays(&mut self, nodes: &[v1::Node]) -> String {
+        let strays = nodes.iter().flat_map(|node| &node.strays);
+        lines(strays.map(|stray| attempt_task_id(stray.job, stray.task)))
     }
 
     fn settings(&mut self, rows: &[SettingRow]) -> String {

@@ -57,6 +57,12 @@ pub trait Render {
     fn status(&mut self, status: &v1::StatusAnswer) -> String;
     /// `cancel`.
     fn cancelled(&mut self, results: &[v1::CancelResult]) -> String;
+    /// `hold`, `release`, `suspend`, `resume`, `set`.
+    fn edited(&mut self, results: &[v1::EditResult]) -> String;
+    /// `list --orphans`; `more`: there are others behind these.
+    fn orphans(&mut self, orphans: &[v1::Orphan], more: bool) -> String;
+    /// `nodes --strays`.
+    fn strays(&mut self, nodes: &[v1::Node]) -> String;
     /// `config`.
     fn settings(&mut self, rows: &[SettingRow]) -> String;
     /// `doctor`.
@@ -87,10 +93,15 @@ pub fn list_renderer(form: Output, view: View, layout: ListLayout) -> Box<dyn Re
     }
 }
 
+/// `123` or `123_7`, of numbers.
+pub fn attempt_task_id(job: u64, task: Option<u32>) -> String {
+    match task {
+        Some(index) => format!("{job}_{index}"),
+        None => job.to_string(),
+    }
+}
+
 /// `123` or `123_7`.
 pub fn task_id(task: &v1::Task) -> String {
-    match task.task {
-        Some(index) => format!("{}_{index}", task.job),
-        None => task.job.to_string(),
-    }
+    attempt_task_id(task.job, task.task)
 }

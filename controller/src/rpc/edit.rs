@@ -5,7 +5,8 @@ use super::convert;
 use super::identity::Caller;
 use super::server::Shared;
 use super::status::{code_number, rejected, unexpected};
-use docket_core::ledger::{EditResult, Outcome};
+use crate::pump::View;
+use docket_core::ledger::{EditResult, Job, Ledger, Outcome};
 use proto::v1::{self, command};
 use tonic::Status;
 
@@ -66,21 +67,30 @@ pub async fn edit(
     let command = edit.command(convert::requester(caller), request_id, jobs);
     let accepted = shared.propose(command, Vec::new()).await?;
     match accepted.outcome {
-        Outcome::Edited(results) => Ok(v1::EditAnswer {
-            results: results.iter().map(|result| to_wire(edit, result)).collect(),
-        }),
+        Outcome::Edited(results) => {
+            let look = move |view: View<'_>| {
+                results.iter().map(|result| to_wire(view.ledger, edit, result)).collect()
+            };
+            Ok(v1::EditAnswer { results: shared.pump.read(look).await? })
+        }
         Outcome::Rejected(rejection) => Err(rejected(&rejection)),
         other => Err(unexpected(&other)),
     }
 }
 
-fn to_wire(edit: Edit, EditResult { job, result }: &EditResult) -> v1::EditResult {
+fn to_wire(ledger: &Ledger, edit: Edit, EditResult { job, result }: &EditResult) -> v1::EditResult {
     match result {
-        Ok(()) => v1::EditResult {
-            job: job.0,
-            outcome: edit.done().to_owned(),
-            ..v1::EditResult::default()
-        },
+        Ok(()) => {
+            let found = ledger.job(*job);
+            let agent = found.and_then(Job::grant).and_then(|grant| ledger.agent(&grant.agent));
+            v1::EditResult {
+                job: job.0,
+                outcome: edit.done().to_owned(),
+                state: found.map_or_else(String::new, |job| job.state_name().to_string()),
+                node: agent.map(|agent| agent.name().to_owned()),
+                ..v1::EditResult::default()
+            }
+        }
         Err(rejection) => v1::EditResult {
             job: job.0,
             error: Some(rejection.to_string()),

@@ -1,6 +1,7 @@
 //! JSON with the fields of design 7: one array, or one object a line.
 
 mod other;
+mod strangers;
 mod task;
 
 pub use other::submitted;
@@ -106,6 +107,18 @@ impl Render for Json {
 
     fn cancelled(&mut self, results: &[v1::CancelResult]) -> String {
         self.all(&results.iter().map(other::CancelJson::from).collect::<Vec<_>>())
+    }
+
+    fn edited(&mut self, results: &[v1::EditResult]) -> String {
+        self.all(&results.iter().map(other::EditJson::from).collect::<Vec<_>>())
+    }
+
+    fn orphans(&mut self, orphans: &[v1::Orphan], _: bool) -> String {
+        self.all(&orphans.iter().map(strangers::OrphanJson::from).collect::<Vec<_>>())
+    }
+
+    fn strays(&mut self, nodes: &[v1::Node]) -> String {
+        self.all(&strangers::strays(nodes))
     }
 
     fn settings(&mut self, rows: &[SettingRow]) -> String {

@@ -90,6 +90,7 @@ pub struct NodeJson {
     notes: Option<String>,
     version: String,
     incarnation: u64,
+    strays: usize,
 }
 
 impl From<&v1::Node> for NodeJson {
@@ -111,6 +112,7 @@ impl From<&v1::Node> for NodeJson {
             notes: Some(node.notes.clone()).filter(|text| !text.is_empty()),
             version: node.version.clone(),
             incarnation: node.incarnation,
+            strays: node.strays.len(),
         }
     }
 }
@@ -174,6 +176,30 @@ impl From<&v1::CancelResult> for CancelJson {
             id: result.job.to_string(),
             job: result.job,
             outcome: Some(result.outcome.clone()).filter(|outcome| !outcome.is_empty()),
+            error: result.error.clone(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub struct EditJson {
+    id: String,
+    job: u64,
+    outcome: Option<String>,
+    state: Option<String>,
+    node: Option<String>,
+    error: Option<String>,
+}
+
+impl From<&v1::EditResult> for EditJson {
+    fn from(result: &v1::EditResult) -> Self {
+        let filled = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        EditJson {
+            id: result.job.to_string(),
+            job: result.job,
+            outcome: filled(&result.outcome),
+            state: filled(&result.state),
+            node: result.node.clone(),
             error: result.error.clone(),
         }
     }

@@ -1,10 +1,12 @@
 //! The screens of design 11, for people.
 
+mod edit;
 mod explain;
 mod list;
 mod operate;
 mod paint;
 mod show;
+mod strangers;
 
 use super::{Check, ListLayout, ListSummary, Render, SettingRow, View};
 use proto::v1;
@@ -59,6 +61,18 @@ impl Render for Table {
 
     fn cancelled(&mut self, results: &[v1::CancelResult]) -> String {
         operate::cancelled(results)
+    }
+
+    fn edited(&mut self, results: &[v1::EditResult]) -> String {
+        edit::edited(results)
+    }
+
+    fn orphans(&mut self, orphans: &[v1::Orphan], more: bool) -> String {
+        strangers::orphans(orphans, more, &self.view)
+    }
+
+    fn strays(&mut self, nodes: &[v1::Node]) -> String {
+        strangers::strays(nodes, &self.view)
     }
 
     fn settings(&mut self, rows: &[SettingRow]) -> String {
