@@ -1,6 +1,6 @@
 //! The time line of a job: every cause with time, log position, who and what (P11).
 
-use crate::ledger::{Cause, Job, Kind, Ledger, What, Who};
+use crate::ledger::{Cause, Job, Kind, Ledger, Proof, What, Who};
 use crate::words;
 use proto::{JobId, v1};
 
@@ -36,7 +36,41 @@ fn render(ledger: &Ledger, job: &Job, cause: &Cause, events: &mut Vec<v1::Event>
         push(by, format!("{} -> {} {}", from.name(), to.name(), ended_as(*kind, *status)));
         return;
     }
+    if let What::Closed { from, to, kind, status, leader, detail, .. } = &cause.what {
+        let told = matches!(cause.who, Who::Agent(_));
+        if told {
+            let words = detail.as_deref().map_or_else(|| ended_as(*kind, *status), str::to_owned);
+            push(who.clone(), format!("ended: {}", with_status(words, *status)));
+        }
+        let by = if told { format!("controller {leader}") } else { who };
+        push(by, format!("{} -> PEND {}: {}", from.name(), to.substate(), closed(&cause.what)));
+        return;
+    }
     push(who, what(ledger, &cause.what));
+}
+
+/// What became of an attempt that is tried again.
+fn closed(what: &What) -> String {
+    let What::Closed { to, attempt, kind, status, .. } = what else { return String::new() };
+    let (how, next) = (ended_as(*kind, *status), attempt.saturating_add(1));
+    match to {
+        Kind::Waiting => format!(
+            "attempt {attempt} ended as {how}; attempt {next} waits for proof that it is dead"
+        ),
+        _ => format!("attempt {attempt} ended as {how}; attempt {next} is queued"),
+    }
+}
+
+fn proven(attempt: u32, proof: Proof, to: Kind) -> String {
+    let why = match proof {
+        Proof::Finish => "its end was told",
+        Proof::Manifest => "its node does not have it",
+        Proof::Reboot => "its node was booted anew",
+        Proof::Operator => "confirmed by hand",
+        Proof::Lease => "its lease ran out",
+    };
+    let next = attempt.saturating_add(1);
+    format!("attempt {attempt} is dead: {why}; -> PEND {}, attempt {next}", to.substate())
 }
 
 fn who(ledger: &Ledger, who: &Who) -> String {
@@ -93,6 +127,14 @@ fn what(ledger: &Ledger, what: &What) -> String {
                 "attempt {attempt} ended there, {leftover} of its processes could not be killed yet"
             )
         }
+        What::Suspended => "stopped it: RUN -> SUSP".to_owned(),
+        What::Resumed => "let it go on: SUSP -> RUN".to_owned(),
+        What::Closed { .. } => closed(what),
+        What::Proven { attempt, proof, to } => proven(*attempt, *proof, *to),
+        What::LateAttempt { attempt, kind, status } => format!(
+            "told the real end of attempt {attempt}, too late to count: {}",
+            ended_as(*kind, *status)
+        ),
         What::Late { kind, status } => {
             format!("told the real end, too late to count: {}", ended_as(*kind, *status))
         }
@@ -108,6 +150,10 @@ fn real(kind: v1::ExitKind, status: Option<u32>, job: &Job) -> String {
         Some(ended) => words::end(&ended.reason, ended.status),
         None => words::kind_name(kind).to_owned(),
     };
+    with_status(words, status)
+}
+
+fn with_status(words: String, status: Option<u32>) -> String {
     match status {
         Some(status) => format!("{words} (real wait status {status:#x})"),
         None => words,

@@ -1,6 +1,6 @@
 //! Why a job is in its state, in words: what it waits for, who has not been heard, how it ended.
 
-use crate::ledger::{Grant, Job, Ledger, State, Unknown};
+use crate::ledger::{Fence, Grant, Job, Ledger, State, Unknown};
 use crate::scheduler::{self, NodeVerdict, Why};
 use crate::words;
 use proto::{JobId, v1};
@@ -44,6 +44,7 @@ pub fn explain(ledger: &Ledger, sight: &Sight, id: JobId) -> Option<v1::ExplainA
     match job.state() {
         State::Queued => queued(ledger, sight, job, &mut answer),
         State::Held => held(ledger, job, &mut answer),
+        State::Waiting(fence) => waiting(ledger, job, fence, &mut answer),
         State::Dispatched(grant) => dispatched(ledger, sight, job, grant, &mut answer),
         State::Running(_) | State::Suspended(_) => running(ledger, sight, job, &mut answer),
         State::Unknown(unknown) => silent(ledger, sight, job, unknown, &mut answer),
@@ -134,6 +135,44 @@ fn held(ledger: &Ledger, job: &Job, answer: &mut v1::ExplainAnswer) {
     answer.lines.push(format!("It starts after: docket release {id}"));
     let queue = ledger.pending_count();
     answer.lines.push(format!("{queue} other jobs wait in the queue."));
+}
+
+/// A retry whose closed attempt may still live: which proofs open the way, and until when a lease
+/// may hold it.
+fn waiting(ledger: &Ledger, job: &Job, fence: &Fence, answer: &mut v1::ExplainAnswer) {
+    let (id, node, attempt) = (job.id(), node_name(ledger, &fence.grant), fence.attempt);
+    answer.headline =
+        format!("Job {id} is PEND: it waits for proof that attempt {attempt} on {node} is dead.");
+    answer.lines.push(format!(
+        "Attempt {attempt} was closed as {} at {}; it may still run there.",
+        words::kind_name(fence.kind),
+        words::time_of_day(fence.since_wall_ms)
+    ));
+    answer.lines.push(format!(
+        "Proof is: {node} comes back without it, tells its end, or was booted anew; or an admin \
+         vouches for it: docket nodes confirm-dead {node}"
+    ));
+    answer.lines.push(match ledger.fence_over_led(job) {
+        Some(over) => format!(
+            "If {node} stays cut off, its lease is over at {} at the latest: {node} has ended it \
+             then.",
+            at(ledger, over)
+        ),
+        None => "No lease ends it: it waits for proof, however long that takes.".to_owned(),
+    });
+    let then = if fence.held { "held" } else { "queued" };
+    answer.lines.push(format!(
+        "Then attempt {} is {then} ({} of {} retries used).",
+        job.attempt(),
+        job.retried(),
+        job.retries()
+    ));
+}
+
+/// The time of day at which led time reaches this.
+fn at(ledger: &Ledger, led_ms: u64) -> String {
+    let left = led_ms.saturating_sub(ledger.led());
+    words::time_of_day(ledger.wall().saturating_add(left))
 }
 
 fn dispatched(

@@ -70,6 +70,9 @@ pub(crate) fn end(reason: &ExitReason, status: Option<u32>) -> String {
         ExitReason::AgentDied => "the agent of its node died".to_owned(),
         ExitReason::NodeRebooted => "its node was rebooted".to_owned(),
         ExitReason::Lost => "nobody knew of it until its time was over".to_owned(),
+        ExitReason::LeaseOver => {
+            with("its node was cut off until its lease ran out and ended it".to_owned())
+        }
         ExitReason::Vanished => "its node came back without it".to_owned(),
         ExitReason::UnknownStatus { started_unknown: true } => {
             "nobody could read how it ended, or whether it started".to_owned()

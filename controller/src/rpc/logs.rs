@@ -92,7 +92,7 @@ fn source(ledger: &Ledger, id: JobId, request: &v1::LogsRequest) -> Result<Sourc
     let ended = job.terminal();
     // Unknown counts as started if a start was ever heard; the agent may hold bytes in any case.
     let place = match job.state() {
-        State::Queued | State::Held | State::Dispatched(_) => None,
+        State::Queued | State::Held | State::Waiting(_) | State::Dispatched(_) => None,
         _ => place(ledger, job, request.stderr),
     };
     Ok(match place {

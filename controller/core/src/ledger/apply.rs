@@ -80,9 +80,8 @@ impl Ledger {
             Some(Kind::Suspend(suspend)) => self.suspend(suspend),
             Some(Kind::Hold(hold)) => self.hold(hold),
             Some(Kind::Priority(priority)) => self.prioritise(priority),
-            Some(Kind::ConfirmDead(_) | Kind::Fenced(_)) => {
-                Err(Rejection::malformed("kind", "no attempt waits for a fence"))
-            }
+            Some(Kind::ConfirmDead(confirm)) => self.confirm_dead(confirm),
+            Some(Kind::Fenced(fenced)) => self.fenced(fenced),
         };
         self.evict_beyond_limit();
         outcome.unwrap_or_else(Outcome::Rejected)

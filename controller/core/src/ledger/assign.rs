@@ -5,9 +5,11 @@ use super::book::Ledger;
 use super::cause::What;
 use super::node::{Agent, Session};
 use super::outcome::{Outcome, Rejection};
+use super::retry::lease_of;
 use super::state::{Grant, Kind, State};
 use crate::scheduler::{Free, feasible};
 use proto::{AttemptId, v1};
+use std::sync::Arc;
 
 impl Ledger {
     pub(super) fn assign(&mut self, command: &v1::AssignCommand) -> Result<Outcome, Rejection> {
@@ -43,6 +45,8 @@ impl Ledger {
             mem_bytes: ask.mem_bytes,
             gpus: ask.gpus,
             wall_ms: self.wall_ms,
+            boot: Arc::clone(&agent.boot),
+            lease_ms: lease_of(job, &self.policy),
         };
         let what = What::Assigned { agent: grant.agent.clone(), attempt: attempt.attempt };
         let cause = self.cause(self.by_leader(), what);

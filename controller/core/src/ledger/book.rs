@@ -203,7 +203,7 @@ impl Ledger {
             .collect()
     }
 
-    /// What an agent's live attempts bind.
+    /// What an agent's live attempts bind, and the closed ones that are not proven dead.
     pub fn used(&self, agent_id: &str) -> Used {
         self.index.used.get(agent_id).copied().unwrap_or_default()
     }
@@ -211,6 +211,16 @@ impl Ledger {
     /// Jobs that an agent holds, or of which it was the last holder, by order id.
     pub fn held_by(&self, agent_id: &str) -> impl Iterator<Item = &Job> {
         self.index.held.get(agent_id).into_iter().flatten().filter_map(|(_, id)| self.job(*id))
+    }
+
+    /// Retries that wait for proof that their closed attempt on this agent is dead, by id.
+    pub fn waiting_on(&self, agent_id: &str) -> impl Iterator<Item = &Job> {
+        self.index.waiting.get(agent_id).into_iter().flatten().filter_map(|id| self.job(*id))
+    }
+
+    /// All retries that wait for such a proof, by agent.
+    pub fn waiting(&self) -> impl Iterator<Item = &Job> {
+        self.index.waiting.values().flatten().filter_map(|id| self.job(*id))
     }
 
     /// Queued jobs in scheduling order: priority, then the order of submits.
@@ -232,6 +242,10 @@ impl Ledger {
 
     pub(super) fn ids_held_by(&self, agent_id: &str) -> Vec<JobId> {
         self.index.held.get(agent_id).into_iter().flatten().map(|(_, id)| *id).collect()
+    }
+
+    pub(super) fn ids_waiting_on(&self, agent_id: &str) -> Vec<JobId> {
+        self.index.waiting.get(agent_id).into_iter().flatten().copied().collect()
     }
 
     /// Changes a job and keeps every index right. The caller looked the job up just before.

@@ -5,6 +5,7 @@ use super::book::Ledger;
 use super::cause::{What, Who};
 use super::exit::ExitReason;
 use super::job::{CancelIntent, Job, SignalRequest};
+use super::memory::{Edit, Verb};
 use super::outcome::{CancelResult, CancelVerdict, Outcome, Rejection};
 use super::request::RequestId;
 use super::settle::Told;
@@ -74,7 +75,7 @@ impl Ledger {
         if job.terminal() {
             return Ok(CancelVerdict::AlreadyEnded);
         }
-        let at_once = matches!(job.kind(), Kind::Queued | Kind::Held);
+        let at_once = matches!(job.kind(), Kind::Queued | Kind::Held | Kind::Waiting);
         let intent = CancelIntent {
             order: self.order,
             by: Arc::clone(&asker.user),
@@ -102,13 +103,10 @@ impl Ledger {
         signal: u32,
         asker: &Asker<'_>,
     ) -> Result<CancelVerdict, Rejection> {
-        let job = self.owned(id, asker)?;
-        if let Some(known) = job.signal()
-            && known.request == asker.request
-            && known.by == asker.user
-        {
+        if self.repeated(id, asker, Verb::Signal, i64::from(signal))? {
             return Ok(CancelVerdict::Signalled);
         }
+        let job = self.owned(id, asker)?;
         if job.terminal() {
             return Ok(CancelVerdict::AlreadyEnded);
         }
@@ -128,6 +126,7 @@ impl Ledger {
             job.intents_mut().signal = Some(wanted);
             job.note(cause);
         });
+        self.remember(id, Edit::new(asker, Verb::Signal, i64::from(signal), self.led_ms));
         Ok(CancelVerdict::Signalled)
     }
 }

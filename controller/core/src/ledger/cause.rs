@@ -32,6 +32,27 @@ pub enum Who {
     Controller(u64),
 }
 
+/// What proves that a closed attempt is dead (design 3, Fences and retries).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Proof {
+    /// Its node told its end.
+    Finish,
+    /// The manifest of the same journal lacks it.
+    Manifest,
+    /// Its node was booted anew.
+    Reboot,
+    /// An operator vouches for it.
+    Operator,
+    /// Its lease ran out, so its node has ended it.
+    Lease,
+}
+
+impl Proof {
+    /// Every proof, in order.
+    pub(super) const ALL: [Proof; 5] =
+        [Proof::Finish, Proof::Manifest, Proof::Reboot, Proof::Operator, Proof::Lease];
+}
+
 /// What happened to the task. The submit is not among them: the job itself tells it.
 #[derive(Clone, PartialEq, Debug)]
 pub enum What {
@@ -114,6 +135,47 @@ pub enum What {
         attempt: u32,
         /// Processes of it that were still alive when its keeper gave up; 0: none.
         leftover: u32,
+    },
+    /// Its tree is stopped, as was asked; its node told.
+    Suspended,
+    /// Its tree goes on, as was asked; its node told.
+    Resumed,
+    /// An attempt is over and another one is opened, as its owner asked (`--retries`).
+    Closed {
+        /// From where.
+        from: Kind,
+        /// Queued, or waiting for proof that the attempt is dead.
+        to: Kind,
+        /// The closed attempt.
+        attempt: u32,
+        /// The agent that had it.
+        agent: Arc<str>,
+        /// Why it ended.
+        kind: ExitKind,
+        /// Real wait status, if known.
+        status: Option<u32>,
+        /// Voter id of the leader whose entry decided it.
+        leader: u64,
+        /// More about it, in words.
+        detail: Option<Arc<str>>,
+    },
+    /// A closed attempt is dead for certain; the next one may start.
+    Proven {
+        /// The closed attempt.
+        attempt: u32,
+        /// What proves it.
+        proof: Proof,
+        /// Queued, or held.
+        to: Kind,
+    },
+    /// The real outcome of a closed attempt came; it counts for nothing.
+    LateAttempt {
+        /// The closed attempt.
+        attempt: u32,
+        /// Its real reason.
+        kind: ExitKind,
+        /// Its real wait status.
+        status: Option<u32>,
     },
     /// The real outcome came after it was settled.
     Late {

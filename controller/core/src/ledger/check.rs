@@ -40,6 +40,8 @@ impl Ledger {
             assert_eq!(*id, agent.id, "an agent stands under its id");
             assert_eq!(*agent.journal, *agent.join.journal_id, "{id}: its journal is the join's");
             assert!(agent.incarnation() > 0, "{id}: sessions count from 1");
+            assert_eq!(*agent.boot, *agent.join.boot_id, "{id}: its boot is the join's");
+            assert!(agent.confirms.bounded(), "{id}: requests are bounded");
         }
     }
 
@@ -61,7 +63,10 @@ impl Ledger {
         let id = job.id;
         assert!(job.attempt >= 1, "job {id}: attempts count from 1");
         assert!(job.node_faults <= NODE_FAULTS_MAX, "job {id}: node faults are limited");
-        assert_eq!(job.attempt, job.node_faults + 1, "job {id}: each node fault opens an attempt");
+        let closed = job.node_faults + job.retried;
+        assert_eq!(job.attempt, closed + 1, "job {id}: each node fault and retry opens an attempt");
+        assert!(job.retried <= job.retries(), "job {id}: retries are limited");
+        assert!(job.edits.as_ref().is_none_or(|edits| edits.bounded()), "job {id}: edits");
         assert!(job.causes.len() <= CAUSES_MAX, "job {id}: causes are limited");
         let positions = job.causes.iter().map(|cause| cause.position);
         assert!(positions.is_sorted(), "job {id}: causes stand in log order");
@@ -72,9 +77,14 @@ impl Ledger {
             assert!(incarnation >= Some(grant.incarnation), "job {id}: its session has joined");
         }
         match &job.state {
+            State::Waiting(fence) => {
+                assert_eq!(fence.attempt + 1, job.attempt, "job {id}: the last attempt is closed");
+                assert!(fence.since_led_ms <= self.led_ms, "job {id}: closed in the past");
+                assert!(job.intents.is_none(), "job {id}: nothing is asked of a closed attempt");
+                assert!(!self.rebooted_since(&fence.grant), "job {id}: a reboot is a proof");
+            }
             State::Queued | State::Held => {
-                assert!(job.cancel().is_none(), "job {id}: a cancelled job does not wait");
-                assert!(job.signal().is_none(), "job {id}: nothing to signal while it waits");
+                assert!(job.intents.is_none(), "job {id}: nothing is asked of a job that waits");
             }
             State::Unknown(unknown) => {
                 assert!(unknown.since_led_ms <= self.led_ms, "job {id}: unknown since the past");

@@ -1,9 +1,11 @@
-//! Edits of a job by its owner: hold and release, priority, suspend and resume.
+//! Edits of a job by its owner: hold and release, priority, suspend and resume. What a node has to
+//! carry out is an intent, recorded at once and shown until the node confirms it (B6).
 
 use super::book::Ledger;
 use super::cancel::Asker;
 use super::cause::{What, Who};
 use super::job::SuspendIntent;
+use super::memory::{Edit, Verb};
 use super::outcome::{EditResult, Outcome, Rejection};
 use super::state::{Kind, State};
 use super::submit::PRIORITY;
@@ -13,8 +15,8 @@ use std::sync::Arc;
 impl Ledger {
     pub(super) fn hold(&mut self, command: &v1::HoldCommand) -> Result<Outcome, Rejection> {
         let asker = self.asker(command.by.as_ref(), &command.request_id)?;
-        let release = command.release;
-        self.edit(&command.jobs, |ledger, id| ledger.hold_one(id, release, &asker))
+        let verb = if command.release { Verb::Release } else { Verb::Hold };
+        self.edit(&command.jobs, &asker, verb, 0)
     }
 
     pub(super) fn prioritise(
@@ -27,54 +29,109 @@ impl Ledger {
             let why = format!("{to} given, allowed are -1000 to 1000");
             return Err(Rejection::malformed("priority", why));
         }
-        self.edit(&command.jobs, |ledger, id| ledger.prioritise_one(id, to, &asker))
+        self.edit(&command.jobs, &asker, Verb::Priority, i64::from(to))
     }
 
     pub(super) fn suspend(&mut self, command: &v1::SuspendCommand) -> Result<Outcome, Rejection> {
         let asker = self.asker(command.by.as_ref(), &command.request_id)?;
-        let resume = command.resume;
-        self.edit(&command.jobs, |ledger, id| ledger.suspend_one(id, resume, &asker))
+        let verb = if command.resume { Verb::Resume } else { Verb::Suspend };
+        self.edit(&command.jobs, &asker, verb, 0)
     }
 
     fn edit(
         &mut self,
         jobs: &[u64],
-        mut one: impl FnMut(&mut Ledger, JobId) -> Result<(), Rejection>,
+        asker: &Asker<'_>,
+        verb: Verb,
+        value: i64,
     ) -> Result<Outcome, Rejection> {
         let results = jobs.iter().map(|id| {
             let job = JobId(*id);
-            EditResult { job, result: one(self, job) }
+            EditResult { job, result: self.edit_once(job, asker, verb, value) }
         });
         Ok(Outcome::Edited(results.collect()))
     }
 
-    fn hold_one(&mut self, id: JobId, release: bool, asker: &Asker<'_>) -> Result<(), Rejection> {
-        let kind = self.owned(id, asker)?.kind();
-        let (state, what) = match (kind, release) {
-            (Kind::Held, false) | (Kind::Queued, true) => return Ok(()),
-            (Kind::Queued, false) => (State::Held, What::Held),
-            (Kind::Held, true) => (State::Queued, What::Released),
-            _ => {
-                return Err(wrong(
-                    id,
-                    kind,
-                    "only a job that has not been given to a node can be held or released",
-                ));
-            }
+    /// An edit that a request already made is not made again: it gets the same answer, whatever
+    /// came since (P8).
+    fn edit_once(
+        &mut self,
+        id: JobId,
+        asker: &Asker<'_>,
+        verb: Verb,
+        value: i64,
+    ) -> Result<(), Rejection> {
+        if self.repeated(id, asker, verb, value)? {
+            return Ok(());
+        }
+        match verb {
+            Verb::Hold | Verb::Release => self.hold_one(id, verb == Verb::Release, asker),
+            Verb::Suspend | Verb::Resume => self.suspend_one(id, verb == Verb::Resume, asker),
+            _ => self.prioritise_one(id, value, asker),
+        }?;
+        self.remember(id, Edit::new(asker, verb, value, self.led_ms));
+        Ok(())
+    }
+
+    /// Whether this request has made that edit of a job already.
+    pub(super) fn repeated(
+        &self,
+        id: JobId,
+        asker: &Asker<'_>,
+        verb: Verb,
+        value: i64,
+    ) -> Result<bool, Rejection> {
+        let job = self.owned(id, asker)?;
+        let Some(edits) = &job.edits else {
+            return match asker.request.expired(self.wall_ms, 0) {
+                true => Err(Rejection::RequestExpired),
+                false => Ok(false),
+            };
         };
+        match edits.recall(asker) {
+            Some(known) if (known.verb, known.value) == (verb, value) => Ok(true),
+            Some(_) => Err(Rejection::KeyReused { first: id }),
+            None => edits.judge_age(&asker.request, self.wall_ms).map(|()| false),
+        }
+    }
+
+    /// Remembers the request of an edit; that alone is no change of the job.
+    pub(super) fn remember(&mut self, id: JobId, edit: Edit) {
+        if let Some(job) = self.jobs.job_mut(id) {
+            job.edits.get_or_insert_default().remember(edit);
+        }
+    }
+
+    fn hold_one(&mut self, id: JobId, release: bool, asker: &Asker<'_>) -> Result<(), Rejection> {
+        let job = self.owned(id, asker)?;
+        let kind = job.kind();
+        // A retry that waits for a fence goes on waiting; held, it then does not start by itself.
+        let held = job.fence().map_or(kind == Kind::Held, |fence| fence.held);
+        if !matches!(kind, Kind::Queued | Kind::Held | Kind::Waiting) {
+            let why = "only a job that has not been given to a node can be held or released";
+            return Err(wrong(id, kind, why));
+        }
+        if held != release {
+            return Ok(());
+        }
+        let what = if release { What::Released } else { What::Held };
         let cause = self.cause(Who::User(Arc::clone(&asker.user)), what);
         self.update(id, |job| {
-            job.state = state;
+            match &mut job.state {
+                State::Waiting(fence) => fence.held = !release,
+                state => *state = if release { State::Queued } else { State::Held },
+            }
             job.note(cause);
         });
         Ok(())
     }
 
-    fn prioritise_one(&mut self, id: JobId, to: i32, asker: &Asker<'_>) -> Result<(), Rejection> {
+    fn prioritise_one(&mut self, id: JobId, to: i64, asker: &Asker<'_>) -> Result<(), Rejection> {
         let job = self.owned(id, asker)?;
-        if !matches!(job.kind(), Kind::Queued | Kind::Held) {
-            return Err(wrong(id, job.kind(), "priority only orders jobs that wait in the queue"));
+        if job.terminal() {
+            return Err(Rejection::AlreadyTerminal { job: id });
         }
+        let to = i32::try_from(to).unwrap_or_default();
         if job.priority == to {
             return Ok(());
         }
@@ -88,10 +145,15 @@ impl Ledger {
 
     fn suspend_one(&mut self, id: JobId, resume: bool, asker: &Asker<'_>) -> Result<(), Rejection> {
         let job = self.owned(id, asker)?;
-        if job.started().is_none() || job.terminal() {
-            return Err(wrong(id, job.kind(), "only a started job can be suspended or resumed"));
+        if job.state.live_grant().is_none() {
+            let why = "only a job that a node has can be suspended or resumed";
+            return Err(wrong(id, job.kind(), why));
         }
-        if job.suspend().is_some_and(|known| known.resume == resume) {
+        if job.cancel().is_some() && !resume {
+            return Err(wrong(id, job.kind(), "it is being cancelled"));
+        }
+        let stopped = job.suspend().map_or_else(|| job.stopped(), |known| !known.resume);
+        if stopped != resume {
             return Ok(());
         }
         let intent = SuspendIntent { order: self.order, by: Arc::clone(&asker.user), resume };

@@ -24,6 +24,8 @@ pub enum ExitReason {
     NodeRebooted,
     /// Nobody knew of it until its time to live ran out.
     Lost,
+    /// Its node was cut off until its lease ran out, and ended it then: another form of lost.
+    LeaseOver,
     /// Its node came back without it.
     Vanished,
     /// Its tree ended and nobody could read how.
@@ -92,7 +94,7 @@ impl ExitReason {
             ExitReason::Cancelled { .. } => ExitKind::Cancelled,
             ExitReason::AgentDied => ExitKind::AgentDied,
             ExitReason::NodeRebooted => ExitKind::NodeRebooted,
-            ExitReason::Lost => ExitKind::Lost,
+            ExitReason::Lost | ExitReason::LeaseOver => ExitKind::Lost,
             ExitReason::Vanished => ExitKind::Vanished,
             ExitReason::UnknownStatus { .. } => ExitKind::UnknownStatus,
             ExitReason::StartFailed(_) => ExitKind::StartFailed,
@@ -122,6 +124,7 @@ impl ExitReason {
             ExitReason::UnknownStatus { started_unknown: true } => {
                 reason.detail = Some("started: unknown".to_owned());
             }
+            ExitReason::LeaseOver => reason.detail = Some("lease ran out".to_owned()),
             _ => {}
         }
         reason
@@ -147,7 +150,8 @@ pub(super) fn judge(
             });
         }
         v1::KillCause::TimeLimit => return over(ExitReason::TimeLimit),
-        v1::KillCause::Unspecified | v1::KillCause::Fenced | v1::KillCause::Lease => {}
+        v1::KillCause::Lease => return over(ExitReason::LeaseOver),
+        v1::KillCause::Unspecified | v1::KillCause::Fenced => {}
     }
     if fact.out_of_memory {
         return over(ExitReason::OutOfMemory);

@@ -29,6 +29,8 @@ struct Reporter {
 enum Target {
     /// This job's present attempt, held by the reporter (or held last, if it has ended).
     Ours(JobId),
+    /// An older attempt of this job: counted, and closed for good.
+    Closed(JobId, u32),
     /// Nobody any more: counted.
     NoOp,
     /// Nobody yet: the keeper has to tell it again later.
@@ -78,6 +80,12 @@ impl Ledger {
         };
         let id = match self.locate(by, attempt, token) {
             Target::Ours(id) => id,
+            Target::Closed(id, attempt) => {
+                if let Some(fact::Kind::Finish(finish)) = &fact.kind {
+                    self.closed_finish(&by.agent, id, attempt, finish);
+                }
+                return None;
+            }
             Target::NoOp => return None,
             Target::Later(reason) => return Some(reason),
         };
@@ -85,8 +93,8 @@ impl Ledger {
             Some(fact::Kind::Start(start)) => self.start(by, id, start),
             Some(fact::Kind::Finish(finish)) => self.finish(by, id, finish),
             Some(fact::Kind::Refused(refused)) => self.refused(by, id, refused),
-            Some(fact::Kind::Suspended(_)) => self.stopped(by, id, true),
-            Some(fact::Kind::Resumed(_)) => self.stopped(by, id, false),
+            Some(fact::Kind::Suspended(_)) => self.stopped(by, id, fact.seq, true),
+            Some(fact::Kind::Resumed(_)) => self.stopped(by, id, fact.seq, false),
             None => {}
         }
         None
@@ -112,7 +120,10 @@ impl Ledger {
         };
         if attempt.task != job.task_id() || attempt.attempt < job.attempt {
             self.counters.other_attempt += 1;
-            return Target::NoOp;
+            return match attempt.task == job.task_id() {
+                true => Target::Closed(id, attempt.attempt),
+                false => Target::NoOp,
+            };
         }
         if attempt.attempt > job.attempt {
             return Target::Later(format!("attempt {attempt} is not in the ledger yet"));
@@ -180,23 +191,20 @@ impl Ledger {
         let cancelled_by = job.cancel().map(|cancel| cancel.by.name.clone());
         let verdict = judge(fact, &job.spec().success_codes, cancelled_by.as_deref());
         if let Some(ended) = job.state.ended() {
-            let orphan = job.orphan_is_gone(fact.leftover);
+            let attempt = job.attempt;
             if ended.reason.without_word() && ended.late.is_none() {
                 self.note_late(by, id, fact, verdict);
             } else {
                 self.counters.after_end += 1;
             }
-            if let Some(what) = orphan {
-                let cause = self.cause(Who::Agent(Arc::clone(&by.agent)), what);
-                self.update(id, |job| job.note(cause));
-            }
+            self.note_orphan_gone(id, &by.agent, attempt, fact.leftover);
             return;
         }
         let who = Who::Agent(Arc::clone(&by.agent));
         match verdict {
             Finish::Over { done, reason, status } => {
                 let told = self.told(id, fact, done, status);
-                self.end(id, done, reason, told, who);
+                self.over(id, done, reason, told, who);
                 self.clear_fault(&by.agent);
             }
             Finish::NodeFault(failure) => {
@@ -249,22 +257,22 @@ impl Ledger {
         self.node_fault(id, failure, Who::Agent(Arc::clone(&by.agent)));
     }
 
-    /// Its keeper stopped its tree, or let it go on. What a manifest told already is no news.
-    fn stopped(&mut self, by: &Reporter, id: JobId, stopped: bool) {
+    /// Its keeper stopped its tree, or let it go on. What a manifest told already is no news, and
+    /// neither is a fact that was taken before: of two that undo each other the meaning cannot tell
+    /// which came last, only the journal can.
+    fn stopped(&mut self, by: &Reporter, id: JobId, seq: u64, stopped: bool) {
         let Some(job) = self.jobs.job(id) else { return };
-        let to = match (job.kind(), stopped) {
-            (Kind::Done | Kind::Exit, _) => return self.counters.after_end += 1,
-            (Kind::Running, true) => Kind::Suspended,
-            (Kind::Suspended, false) => Kind::Running,
-            _ => return self.counters.repeated += 1,
-        };
-        let cause = self.cause(Who::Agent(Arc::clone(&by.agent)), What::Claimed { to });
+        if job.terminal() {
+            return self.counters.after_end += 1;
+        }
+        let taken = self.agents.get(&by.agent).is_some_and(|agent| Seq(seq) <= agent.high);
+        if taken || job.started().is_none() || job.stopped() == stopped {
+            return self.counters.repeated += 1;
+        }
+        let what = if stopped { What::Suspended } else { What::Resumed };
+        let cause = self.cause(Who::Agent(Arc::clone(&by.agent)), what);
         self.update(id, |job| {
-            job.state = match (&job.state, to) {
-                (State::Running(run), Kind::Suspended) => State::Suspended(run.clone()),
-                (State::Suspended(run), Kind::Running) => State::Running(run.clone()),
-                _ => return,
-            };
+            job.state.stop(stopped);
             job.note(cause);
         });
     }
@@ -291,6 +299,7 @@ impl Ledger {
             stdout_bytes: fact.stdout_bytes,
             stderr_bytes: fact.stderr_bytes,
             leftover: fact.leftover,
+            gone: true,
         }
     }
 

@@ -1,11 +1,12 @@
 //! The parts of an image: pure field mapping from the ledger's types to the messages.
 
 use super::blobs::Hash;
-use super::cause::{Cause, What, Who};
+use super::cause::{Cause, Proof, What, Who};
 use super::exit::ExitReason;
 use super::job::Job;
+use super::memory::{Edit, Edits, Verb};
 use super::node::{Agent, DownWhy, Session};
-use super::state::{Ended, Grant, Kind, Late, Started, State};
+use super::state::{Ended, Fence, Grant, Kind, Late, Started, State};
 use super::table::Remembered;
 use super::users::User;
 use proto::v1::{self, image_cause, image_record};
@@ -67,6 +68,8 @@ pub(super) fn agent_image(agent: &Agent) -> v1::ImageAgent {
             until_led_ms: fault.until_led_ms,
             wall_ms: fault.wall_ms,
         }),
+        confirms: edit_images(&agent.confirms),
+        confirm_floor_wall_ms: agent.confirms.floor_wall_ms,
     }
 }
 
@@ -92,6 +95,7 @@ pub(super) fn kind_code(kind: Kind) -> u32 {
         Kind::Unknown => 6,
         Kind::Done => 7,
         Kind::Exit => 8,
+        Kind::Waiting => 9,
     }
 }
 
@@ -126,10 +130,10 @@ fn job_image(job: &Job) -> v1::ImageJob {
         attempt: job.attempt,
         priority: job.priority,
         node_faults: job.node_faults,
-        fence: None,
-        retried: 0,
-        edits: Vec::new(),
-        edit_floor_wall_ms: 0,
+        fence: job.fence().map(fence_image),
+        retried: job.retried,
+        edits: job.edits.as_deref().map(edit_images).unwrap_or_default(),
+        edit_floor_wall_ms: job.edits.as_ref().map_or(0, |edits| edits.floor_wall_ms),
         cancel: job.cancel().map(|cancel| v1::ImageCancel {
             order: cancel.order.0,
             user: cancel.by.number,
@@ -151,7 +155,7 @@ fn job_image(job: &Job) -> v1::ImageJob {
         causes: job.causes.iter().map(cause_image).collect(),
         causes_dropped: job.causes_dropped,
         state: kind_code(job.kind()),
-        grant: job.state.grant().map(grant_image),
+        grant: job.state.grant().or_else(|| job.state.binding()).map(grant_image),
         started: job.state.started().map(started_image),
         unknown: match &job.state {
             State::Unknown(unknown) => Some(v1::ImageUnknown {
@@ -177,7 +181,38 @@ fn grant_image(grant: &Grant) -> v1::ImageGrant {
         mem_bytes: grant.mem_bytes,
         gpus: grant.gpus,
         wall_ms: grant.wall_ms,
+        boot_id: grant.boot.to_vec(),
+        lease_ms: grant.lease_ms,
     }
+}
+
+fn fence_image(fence: &Fence) -> v1::ImageFence {
+    v1::ImageFence {
+        attempt: fence.attempt,
+        since_led_ms: fence.since_led_ms,
+        since_wall_ms: fence.since_wall_ms,
+        kind: fence.kind as i32,
+        held: fence.held,
+    }
+}
+
+fn edit_images(edits: &Edits) -> Vec<v1::ImageEdit> {
+    let image = |edit: &Edit| v1::ImageEdit {
+        user: edit.by.number,
+        request_id: edit.request.to_string(),
+        verb: verb_code(edit.verb),
+        value: edit.value,
+        led_ms: edit.led_ms,
+    };
+    edits.list.iter().map(image).collect()
+}
+
+pub(super) fn verb_code(verb: Verb) -> u32 {
+    1 + Verb::ALL.iter().position(|known| *known == verb).unwrap_or_default() as u32
+}
+
+pub(super) fn proof_code(proof: Proof) -> i64 {
+    1 + Proof::ALL.iter().position(|known| *known == proof).unwrap_or_default() as i64
 }
 
 fn started_image(started: &Started) -> v1::ImageStarted {
@@ -213,6 +248,7 @@ fn reason_image(reason: &ExitReason, status: Option<u32>) -> v1::ImageReason {
     match reason {
         ExitReason::Cancelled { by } => image.by.clone_from(by),
         ExitReason::StartFailed(failure) => image.failure = Some(failure.clone()),
+        ExitReason::LeaseOver => image.lease = true,
         ExitReason::UnknownStatus { started_unknown } => image.started_unknown = *started_unknown,
         _ => {}
     }
@@ -274,6 +310,25 @@ fn cause_image(cause: &Cause) -> v1::ImageCause {
         }
         What::SuspendRequested => 15,
         What::ResumeRequested => 16,
+        What::Late { kind, status } => {
+            (image.a, image.status) = (*kind as i64, *status);
+            17
+        }
+        What::Suspended => 18,
+        What::Resumed => 19,
+        What::Closed { .. }
+        | What::Proven { .. }
+        | What::LateAttempt { .. }
+        | What::OrphanFound { .. }
+        | What::OrphanGone { .. } => closed_image(&cause.what, &mut image),
+    };
+    image
+}
+
+/// What became of attempts that are over; gives the code.
+fn closed_image(what: &What, image: &mut v1::ImageCause) -> u32 {
+    let code = |kind: &Kind| i64::from(kind_code(*kind));
+    match what {
         What::OrphanFound { attempt } => {
             image.a = i64::from(*attempt);
             40
@@ -282,10 +337,20 @@ fn cause_image(cause: &Cause) -> v1::ImageCause {
             (image.a, image.b) = (i64::from(*attempt), i64::from(*leftover));
             41
         }
-        What::Late { kind, status } => {
-            (image.a, image.status) = (*kind as i64, *status);
-            17
+        What::Closed { from, to, attempt, agent, kind, status, leader, detail } => {
+            (image.a, image.b, image.c) = (i64::from(*attempt), *kind as i64, code(from));
+            (image.text, image.status, image.leader) = (agent.to_string(), *status, *leader);
+            image.detail = detail.as_deref().unwrap_or_default().to_owned();
+            if *to == Kind::Queued { 20 } else { 21 }
         }
-    };
-    image
+        What::Proven { attempt, proof, to } => {
+            (image.a, image.b, image.c) = (i64::from(*attempt), proof_code(*proof), code(to));
+            22
+        }
+        What::LateAttempt { attempt, kind, status } => {
+            (image.a, image.b, image.status) = (i64::from(*attempt), *kind as i64, *status);
+            23
+        }
+        _ => 0,
+    }
 }

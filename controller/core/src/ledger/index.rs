@@ -36,7 +36,9 @@ pub(super) struct Indexes {
     pub classes: BTreeMap<Arc<Ask>, BTreeSet<Place>>,
     /// Live attempts by agent, in order of their orders.
     pub held: BTreeMap<Arc<str>, BTreeSet<(OrderId, JobId)>>,
-    /// What these bind.
+    /// Retries by the agent of the closed attempt that they wait for: a proof finds them by this.
+    pub waiting: BTreeMap<Arc<str>, BTreeSet<JobId>>,
+    /// What the live attempts and those closed ones bind.
     pub used: BTreeMap<Arc<str>, Used>,
     /// Unknown tasks by `transient_since` in led ms.
     pub unknown: BTreeSet<(u64, JobId)>,
@@ -76,6 +78,11 @@ impl Indexes {
         if let Some(grant) = job.state.live_grant() {
             let held = self.held.entry(Arc::clone(&grant.agent)).or_default();
             held.insert((grant.order, job.id));
+        }
+        if let Some(fence) = job.state.fence() {
+            self.waiting.entry(Arc::clone(&fence.grant.agent)).or_default().insert(job.id);
+        }
+        if let Some(grant) = job.state.binding() {
             let used = self.used.entry(Arc::clone(&grant.agent)).or_default();
             used.cpus += u64::from(grant.cpus);
             used.mem_bytes += grant.mem_bytes;
@@ -106,7 +113,7 @@ impl Indexes {
         if *count == 0 {
             self.counts.remove(&name);
         }
-        if let Some(grant) = job.state.live_grant() {
+        if let Some(grant) = job.state.binding() {
             self.release(grant, job.id);
         }
         match &job.state {
@@ -134,6 +141,12 @@ impl Indexes {
             held.remove(&(grant.order, id));
             if held.is_empty() {
                 self.held.remove(&grant.agent);
+            }
+        }
+        if let Some(waiting) = self.waiting.get_mut(&grant.agent) {
+            waiting.remove(&id);
+            if waiting.is_empty() {
+                self.waiting.remove(&grant.agent);
             }
         }
         if let Some(used) = self.used.get_mut(&grant.agent) {

@@ -2,6 +2,7 @@
 
 use super::blobs::{Blob, Spec};
 use super::cause::{CAUSES_MAX, Cause, What};
+use super::memory::Edits;
 use super::request::RequestId;
 use super::state::{Grant, Kind, Started, State, StateName};
 use super::users::User;
@@ -25,8 +26,10 @@ pub struct Job {
     pub(super) attempt: u32,
     pub(super) priority: i32,
     pub(super) node_faults: u32,
+    pub(super) retried: u32,
     pub(super) user_key: bool,
     pub(super) intents: Option<Box<Intents>>,
+    pub(super) edits: Option<Box<Edits>>,
     pub(super) causes: Vec<Cause>,
     pub(super) causes_dropped: u64,
 }
@@ -215,6 +218,21 @@ impl Job {
         self.intents.as_ref()?.suspend.as_ref()
     }
 
+    /// What was asked for and its node has not confirmed: `true` to suspend, `false` to resume.
+    pub fn suspend_requested(&self) -> Option<bool> {
+        let intent = self.suspend().filter(|_| !self.terminal())?;
+        (intent.resume == self.stopped()).then_some(!intent.resume)
+    }
+
+    /// Whether its tree is stopped, as far as its node told.
+    pub(super) fn stopped(&self) -> bool {
+        match &self.state {
+            State::Suspended(_) => true,
+            State::Unknown(unknown) => unknown.was.kind() == Kind::Suspended,
+            _ => false,
+        }
+    }
+
     /// Its last causes, oldest first.
     pub fn causes(&self) -> &[Cause] {
         &self.causes
@@ -225,11 +243,11 @@ impl Job {
         self.causes_dropped
     }
 
-    /// The cause to note when the present attempt's end is told after its node was found to hold it
-    /// though it was over; `None` if it was not, or that was told already.
-    pub(super) fn orphan_is_gone(&self, leftover: u32) -> Option<What> {
-        let found = What::OrphanFound { attempt: self.attempt };
-        let gone = What::OrphanGone { attempt: self.attempt, leftover };
+    /// The cause to note when an attempt's end is told after its node was found to hold it though
+    /// it was over; `None` if it was not, or that was told already.
+    pub(super) fn orphan_is_gone(&self, attempt: u32, leftover: u32) -> Option<What> {
+        let found = What::OrphanFound { attempt };
+        let gone = What::OrphanGone { attempt, leftover };
         let noted = |what: &What| self.causes.iter().any(|cause| cause.what == *what);
         (noted(&found) && !noted(&gone)).then_some(gone)
     }

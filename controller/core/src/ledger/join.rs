@@ -2,6 +2,7 @@
 
 use super::assign::stale;
 use super::book::Ledger;
+use super::memory::Edits;
 use super::node::{Agent, Session};
 use super::outcome::{Outcome, Rejection};
 use prost::Message as _;
@@ -34,6 +35,7 @@ impl Ledger {
             return Err(Rejection::TooManyAgents { limit: AGENTS_MAX as u64 });
         }
         self.enter_session(join, journal);
+        self.prove_rebooted(&join.agent_id);
         Ok(Outcome::AgentUp)
     }
 
@@ -48,17 +50,25 @@ impl Ledger {
             Some(known) if known.journal == journal => known.high,
             _ => Seq(0),
         };
+        let (fault, confirms, boot) = match known {
+            Some(known) => (known.fault, known.confirms, known.boot),
+            None => (None, Edits::default(), Arc::default()),
+        };
+        // Shared by the attempts of one boot.
+        let boot = if *boot == *join.boot_id { boot } else { join.boot_id.as_slice().into() };
         let agent = Agent {
             id: Arc::clone(&id),
             join: join.clone(),
             journal,
+            boot,
             high,
             up_order: self.order,
             session: Session::Joining,
             since_wall_ms: self.wall_ms,
             judging: None,
             strays: Vec::new(),
-            fault: known.and_then(|known| known.fault),
+            fault,
+            confirms,
         };
         self.agents.insert(id, agent);
     }
@@ -74,6 +84,9 @@ fn well_formed(join: Option<&v1::Join>) -> Result<&v1::Join, Rejection> {
     }
     if join.journal_id.is_empty() || join.journal_id.len() > 64 {
         return Err(Rejection::malformed("join.journal_id", "a journal id has 1 to 64 bytes"));
+    }
+    if join.boot_id.len() > 64 {
+        return Err(Rejection::malformed("join.boot_id", "a boot id has at most 64 bytes"));
     }
     if join.incarnation == 0 {
         return Err(Rejection::malformed("join.incarnation", "sessions count from 1"));

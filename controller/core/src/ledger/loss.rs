@@ -80,7 +80,7 @@ impl Ledger {
                 && job.grant().is_some_and(|grant| grant.incarnation == incarnation);
             if ran && self.ends_on_disconnect(job.spec()) {
                 let who = self.by_leader();
-                self.end(id, false, ExitReason::AgentDied, Told::default(), who);
+                self.over(id, false, ExitReason::AgentDied, Told::default(), who);
                 count += 1;
             }
         }

@@ -3,7 +3,7 @@
 
 use super::assign::stale;
 use super::book::Ledger;
-use super::cause::{What, Who};
+use super::cause::{Proof, What, Who};
 use super::exit::ExitReason;
 use super::job::Job;
 use super::node::{DownWhy, Judging, Session};
@@ -53,6 +53,7 @@ impl Ledger {
         }
         if page.last {
             let seen = agent.judging.take().map(|judging| judging.seen).unwrap_or_default();
+            self.prove_missing(page, &seen);
             self.judge_missing(page, &seen, &mut outcome);
             self.open_session(&page.agent_id);
             outcome.judged = true;
@@ -156,7 +157,10 @@ impl Ledger {
         let Some(mut grant) = job.grant().cloned() else { return };
         let before = job.kind();
         grant.incarnation = page.incarnation;
-        grant.journal = page.journal_id.as_slice().into();
+        if let Some(agent) = self.agents.get(page.agent_id.as_str()) {
+            grant.journal = Arc::clone(&agent.journal);
+            grant.boot = Arc::clone(&agent.boot);
+        }
         let after = claimed(grant, job, item);
         let to = after.kind();
         let who = Who::Agent(page.agent_id.as_str().into());
@@ -181,24 +185,38 @@ impl Ledger {
         for id in self.ids_held_by(&page.agent_id) {
             let Some(job) = self.job(id) else { continue };
             let Some(grant) = job.grant() else { continue };
-            let judged = if page.at_join {
-                grant.order < up_order
-            } else {
-                grant.order <= OrderId(page.last_order)
-            };
             let attempt = job.attempt_id();
-            if !judged || seen.contains(&attempt) {
+            if !judges(page, up_order, grant) || seen.contains(&attempt) {
                 continue;
             }
+            let same = grant.journal == journal;
             // An order that the same journal never saw was lost on the way. If it was heard to
             // run, or the journal is another, the node has lost it: it must not run again.
-            if grant.journal == journal && job.started().is_none() {
+            if same && job.started().is_none() {
                 self.send_again(id, page.incarnation);
                 outcome.resend.push(attempt);
             } else {
                 let who = self.by_leader();
-                self.end(id, false, ExitReason::Vanished, Told::default(), who);
+                let told = Told { gone: same, ..Told::default() };
+                self.over(id, false, ExitReason::Vanished, told, who);
                 outcome.vanished += 1;
+            }
+        }
+    }
+
+    /// A closed attempt that the same journal does not know is dead: its keeper has no tree of it,
+    /// and no order of before can still reach it.
+    fn prove_missing(&mut self, page: &v1::ManifestCommand, seen: &BTreeSet<AttemptId>) {
+        let Some(agent) = self.agents.get(page.agent_id.as_str()) else { return };
+        let (up_order, journal) = (agent.up_order, Arc::clone(&agent.journal));
+        let who = Who::Agent(Arc::clone(&agent.id));
+        for id in self.ids_waiting_on(&page.agent_id) {
+            let Some(job) = self.job(id) else { continue };
+            let Some(fence) = job.state.fence() else { continue };
+            let closed = AttemptId { task: job.task_id(), attempt: fence.attempt };
+            let same = fence.grant.journal == journal;
+            if same && judges(page, up_order, &fence.grant) && !seen.contains(&closed) {
+                self.prove(id, Proof::Manifest, who.clone());
             }
         }
     }
@@ -222,6 +240,15 @@ impl Ledger {
             agent.session = Session::Up;
             agent.since_wall_ms = wall_ms;
         }
+    }
+}
+
+/// Whether a manifest judges what was given by that order: none of before its join can still be
+/// taken, and within a session it speaks of the orders up to O.
+fn judges(page: &v1::ManifestCommand, up_order: OrderId, grant: &Grant) -> bool {
+    match page.at_join {
+        true => grant.order < up_order,
+        false => grant.order <= OrderId(page.last_order),
     }
 }
 

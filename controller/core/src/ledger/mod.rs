@@ -12,6 +12,7 @@ mod job;
 mod moves;
 mod state;
 
+mod memory;
 mod node;
 mod policy;
 mod request;
@@ -26,9 +27,11 @@ mod cancel;
 mod configure;
 mod edit;
 mod facts;
+mod fence;
 mod join;
 mod loss;
 mod manifest;
+mod retry;
 mod settle;
 mod submit;
 mod tick;
@@ -45,7 +48,7 @@ pub(crate) mod tests;
 pub use apply::order_id;
 pub use blobs::{Ask, Blob, Hash, Spec};
 pub use book::{Counters, Ledger};
-pub use cause::{Cause, What, Who};
+pub use cause::{Cause, Proof, What, Who};
 pub use exit::{ExitReason, WaitEnd};
 pub use image::{Frozen, IMAGE_CHUNK_BYTES};
 pub use index::Used;
@@ -56,6 +59,6 @@ pub use outcome::{
     Applied, CancelResult, CancelVerdict, EditResult, ManifestOutcome, Outcome, Rejection,
 };
 pub use request::RequestId;
-pub use state::{Ended, Grant, Kind, Late, Run, Started, State, StateName, Unknown, Was};
+pub use state::{Ended, Fence, Grant, Kind, Late, Run, Started, State, StateName, Unknown, Was};
 pub use thaw::ImageError;
 pub use users::User;

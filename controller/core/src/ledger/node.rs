@@ -1,5 +1,6 @@
 //! A node as the ledger knows it: its agent, the session that counts, its journal, its troubles.
 
+use super::memory::Edits;
 use proto::{AttemptId, OrderId, Seq, v1};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ pub struct Agent {
     pub(super) id: Arc<str>,
     pub(super) join: v1::Join,
     pub(super) journal: Arc<[u8]>,
+    pub(super) boot: Arc<[u8]>,
     pub(super) high: Seq,
     pub(super) up_order: OrderId,
     pub(super) session: Session,
@@ -17,6 +19,7 @@ pub struct Agent {
     pub(super) judging: Option<Judging>,
     pub(super) strays: Vec<AttemptId>,
     pub(super) fault: Option<NodeFault>,
+    pub(super) confirms: Edits,
 }
 
 /// Where the agent's newest session stands.
@@ -103,6 +106,11 @@ impl Agent {
     /// The id of its keeper's journal.
     pub fn journal_id(&self) -> &Arc<[u8]> {
         &self.journal
+    }
+
+    /// The node's boot id at its newest join; empty: not told.
+    pub fn boot_id(&self) -> &Arc<[u8]> {
+        &self.boot
     }
 
     /// Highest fact of that journal that the ledger took.

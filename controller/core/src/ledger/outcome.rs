@@ -78,6 +78,12 @@ pub enum Outcome {
         /// How many.
         count: u64,
     },
+    /// So many retries stopped waiting: an operator, or the end of their leases, vouches that the
+    /// closed attempts are dead.
+    Proven {
+        /// How many.
+        count: u64,
+    },
     /// The command was true when proposed and is not any more; nothing was done.
     Stale {
         /// What changed.

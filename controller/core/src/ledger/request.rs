@@ -29,6 +29,13 @@ impl RequestId {
         }
     }
 
+    /// Whether it was generated before the memory of requests begins: 24 h ago, or at the given
+    /// floor. If nothing remembers it, doing it could be the second time.
+    pub(super) fn expired(&self, wall_ms: u64, floor_wall_ms: u64) -> bool {
+        let oldest = wall_ms.saturating_sub(REQUEST_WINDOW_MS).max(floor_wall_ms);
+        self.made_at_wall_ms().is_some_and(|made| made < oldest)
+    }
+
     /// When a generated id was made, wall ms: of a UUIDv7, also one followed by `/` and a line
     /// number. `None` for any other text: it tells no time.
     pub fn made_at_wall_ms(&self) -> Option<u64> {

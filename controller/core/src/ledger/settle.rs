@@ -28,6 +28,8 @@ pub(super) struct Told {
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
     pub leftover: u32,
+    /// Nothing of its tree lives: its node says so.
+    pub gone: bool,
 }
 
 impl Ledger {
@@ -81,7 +83,11 @@ impl Ledger {
             return self.end(id, false, reason, Told::default(), who);
         }
         // A task that was heard to start may have had effects: it is not started again here.
-        if job.node_faults >= NODE_FAULTS_MAX || job.started().is_some() {
+        if job.started().is_some() {
+            let told = Told { gone: true, ..Told::default() };
+            return self.over(id, false, ExitReason::StartFailed(failure), told, who);
+        }
+        if job.node_faults >= NODE_FAULTS_MAX {
             return self.end(id, false, ExitReason::StartFailed(failure), Told::default(), who);
         }
         let what = What::NodeFault {

@@ -2,19 +2,21 @@
 //! The legal moves between them are the table in `moves.rs` and `docs/job-states.md`.
 
 use super::exit::ExitReason;
-use proto::{OrderId, v1};
+use proto::{OrderId, v1, v1::ExitKind};
 use std::sync::Arc;
 
 /// Longest path that Linux opens, in bytes: nothing longer can have been opened.
 const PATH_MAX: usize = 4096;
 
-/// State of a task. `PEND` is the first three, the terminal ones are the last two.
+/// State of a task. `PEND` is the first four, the terminal ones are the last two.
 ///
 /// ```text
 ///  Held <-> Queued -> Dispatched -> Running <-> Suspended
-///              ^        |  ^  \        |           |
-///  node fault  |        |  |   \       |           |        any end: Done or Exit,
-///              +--------+  +-- Unknown <-----------+        from which nothing leads out
+///            ^  ^       |  ^  \        |           |
+///  node fault|  |       |  |   \       |           |        any end: Done or Exit,
+///            +--|-------+  +-- Unknown <-----------+        from which nothing leads out
+///               |                 |                         (a retry: Queued or Waiting)
+///             Waiting <-----------+
 /// ```
 #[derive(Clone, PartialEq, Debug)]
 pub enum State {
@@ -22,6 +24,8 @@ pub enum State {
     Queued,
     /// `PEND held`: its owner holds it back.
     Held,
+    /// `PEND waiting`: a retry; its closed attempt is not proven dead yet.
+    Waiting(Box<Fence>),
     /// `PEND dispatched`: assigned to an agent, start not yet heard.
     Dispatched(Box<Grant>),
     /// `RUN`: its agent says that it runs.
@@ -57,6 +61,30 @@ pub struct Grant {
     pub gpus: u32,
     /// Wall time of the `Assign`, UTC ms.
     pub wall_ms: u64,
+    /// The node's boot id when it was given or claimed: its tree cannot outlive that boot. Empty:
+    /// not told.
+    pub boot: Arc<[u8]>,
+    /// Its node ends it so long after the last renewal, in ms; `None`: it has no lease. Fixed by
+    /// the `Assign`: with a value of today the leader could believe an old, longer lease over.
+    pub lease_ms: Option<u64>,
+}
+
+/// What a retry waits for: a closed attempt of which nobody knows whether it still lives (design 3,
+/// Fences and retries).
+#[derive(Clone, PartialEq, Debug)]
+pub struct Fence {
+    /// The closed attempt's grant. Its resources stay bound, for its tree may still use them.
+    pub grant: Grant,
+    /// The closed attempt's number: one below the task's.
+    pub attempt: u32,
+    /// When it was closed, led ms.
+    pub since_led_ms: u64,
+    /// When it was closed, wall ms.
+    pub since_wall_ms: u64,
+    /// Why it was closed.
+    pub kind: ExitKind,
+    /// Its owner holds the task: once the attempt is proven dead it is held, not queued.
+    pub held: bool,
 }
 
 /// A started attempt.
@@ -154,6 +182,8 @@ pub enum Kind {
     Queued,
     /// [`State::Held`].
     Held,
+    /// [`State::Waiting`].
+    Waiting,
     /// [`State::Dispatched`].
     Dispatched,
     /// [`State::Running`].
@@ -187,9 +217,10 @@ pub enum StateName {
 
 impl Kind {
     /// Every kind, in order.
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; 9] = [
         Kind::Queued,
         Kind::Held,
+        Kind::Waiting,
         Kind::Dispatched,
         Kind::Running,
         Kind::Suspended,
@@ -201,7 +232,7 @@ impl Kind {
     /// The name on the wire.
     pub fn name(self) -> StateName {
         match self {
-            Kind::Queued | Kind::Held | Kind::Dispatched => StateName::Pend,
+            Kind::Queued | Kind::Held | Kind::Waiting | Kind::Dispatched => StateName::Pend,
             Kind::Running => StateName::Run,
             Kind::Suspended => StateName::Susp,
             Kind::Unknown => StateName::Unkwn,
@@ -215,6 +246,7 @@ impl Kind {
         match self {
             Kind::Queued => "queued",
             Kind::Held => "held",
+            Kind::Waiting => "waiting",
             Kind::Dispatched => "dispatched",
             _ => "",
         }
@@ -272,6 +304,7 @@ impl State {
         match self {
             State::Queued => Kind::Queued,
             State::Held => Kind::Held,
+            State::Waiting(_) => Kind::Waiting,
             State::Dispatched(_) => Kind::Dispatched,
             State::Running(_) => Kind::Running,
             State::Suspended(_) => Kind::Suspended,
@@ -284,7 +317,7 @@ impl State {
     /// The grant of the present or, once terminal, last attempt.
     pub fn grant(&self) -> Option<&Grant> {
         match self {
-            State::Queued | State::Held => None,
+            State::Queued | State::Held | State::Waiting(_) => None,
             State::Dispatched(grant) => Some(grant),
             State::Running(run) | State::Suspended(run) => Some(&run.grant),
             State::Unknown(unknown) => Some(&unknown.grant),
@@ -292,9 +325,22 @@ impl State {
         }
     }
 
-    /// The grant while it binds resources: dispatched, running, suspended or unknown.
+    /// The grant of a live attempt: dispatched, running, suspended or unknown.
     pub fn live_grant(&self) -> Option<&Grant> {
         if self.kind().terminal() { None } else { self.grant() }
+    }
+
+    /// The grant that binds resources: of the live attempt, or of a closed one that may still live.
+    pub fn binding(&self) -> Option<&Grant> {
+        self.fence().map_or_else(|| self.live_grant(), |fence| Some(&fence.grant))
+    }
+
+    /// What a retry waits for.
+    pub fn fence(&self) -> Option<&Fence> {
+        match self {
+            State::Waiting(fence) => Some(fence),
+            _ => None,
+        }
     }
 
     /// The start, if it was heard.
@@ -303,8 +349,24 @@ impl State {
             State::Running(run) | State::Suspended(run) => Some(&run.started),
             State::Unknown(unknown) => unknown.was.started(),
             State::Done(ended) | State::Exit(ended) => ended.started.as_ref(),
-            State::Queued | State::Held | State::Dispatched(_) => None,
+            State::Queued | State::Held | State::Waiting(_) | State::Dispatched(_) => None,
         }
+    }
+
+    /// A started attempt is stopped, or goes on. An unknown one stays unknown: only a manifest tells
+    /// that it lives.
+    pub(super) fn stop(&mut self, stopped: bool) {
+        let turned = match self {
+            State::Running(run) if stopped => State::Suspended(run.clone()),
+            State::Suspended(run) if !stopped => State::Running(run.clone()),
+            State::Unknown(unknown) => {
+                let Some(started) = unknown.was.started().cloned() else { return };
+                unknown.was = if stopped { Was::Suspended(started) } else { Was::Running(started) };
+                return;
+            }
+            _ => return,
+        };
+        *self = turned;
     }
 
     /// The end, if it is terminal.

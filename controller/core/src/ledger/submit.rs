@@ -5,7 +5,8 @@ use super::blobs::{Blob, Hash, Interned, Spec};
 use super::book::Ledger;
 use super::job::Job;
 use super::outcome::{Outcome, Rejection};
-use super::request::{REQUEST_ID_MAX, REQUEST_WINDOW_MS, RequestId};
+use super::request::{REQUEST_ID_MAX, RequestId};
+use super::retry;
 use super::state::State;
 use super::table::Slot;
 use super::users::{USER_NAME_MAX, User};
@@ -53,6 +54,7 @@ impl Ledger {
         }
         let spec = self.spec_blob(content.spec, blobs)?;
         judge_spec(&spec.spec, content.stdin.is_some())?;
+        retry::judge(&spec.spec, &self.policy)?;
         let env = self.blob("env_hash", content.env, blobs)?;
         let stdin = content.stdin.map(|hash| self.blob("stdin_hash", hash, blobs)).transpose()?;
         if self.live() >= self.policy.max_queue {
@@ -96,7 +98,9 @@ impl Ledger {
             changed_position: self.applied,
             attempt: 1,
             node_faults: 0,
+            retried: 0,
             intents: None,
+            edits: None,
             causes: Vec::new(),
             causes_dropped: 0,
         };
@@ -122,10 +126,9 @@ impl Ledger {
     /// A generated id that is older than the memory of requests and not in it may have had an
     /// effect that was forgotten: doing it again could be the second time.
     fn refuse_expired(&self, request: &RequestId) -> Result<(), Rejection> {
-        let oldest = self.wall_ms.saturating_sub(REQUEST_WINDOW_MS).max(self.request_floor_wall_ms);
-        match request.made_at_wall_ms() {
-            Some(made) if made < oldest => Err(Rejection::RequestExpired),
-            _ => Ok(()),
+        match request.expired(self.wall_ms, self.request_floor_wall_ms) {
+            true => Err(Rejection::RequestExpired),
+            false => Ok(()),
         }
     }
 

@@ -2,15 +2,16 @@
 
 use super::blobs::{Blob, Hash, Spec};
 use super::book::{Counters, Ledger};
-use super::cause::{Cause, What, Who};
+use super::cause::{Cause, Proof, What, Who};
 use super::exit::ExitReason;
 use super::image::IMAGE_FORMAT;
-use super::image_parts::kind_code;
+use super::image_parts::{kind_code, proof_code, verb_code};
 use super::index::Indexes;
 use super::job::{CancelIntent, Intents, Job, SignalRequest, SuspendIntent};
+use super::memory::{Edit, Edits, Verb};
 use super::node::{Agent, DownWhy, Judging, NodeFault, Session};
 use super::request::RequestId;
-use super::state::{Ended, Grant, Kind, Late, Run, Started, State, Unknown, Was};
+use super::state::{Ended, Fence, Grant, Kind, Late, Run, Started, State, Unknown, Was};
 use super::table::{Remembered, Slot};
 use super::users::User;
 use prost::Message as _;
@@ -146,6 +147,7 @@ impl Reader {
         let agent = Agent {
             id: Arc::clone(&id),
             journal: join.journal_id.as_slice().into(),
+            boot: join.boot_id.as_slice().into(),
             join,
             high: Seq(image.high),
             up_order: OrderId(image.up_order),
@@ -154,6 +156,7 @@ impl Reader {
             judging: image.judging.map(judging).transpose()?,
             strays: image.strays.iter().map(attempt).collect::<Result<_, _>>()?,
             fault: image.fault.map(fault).transpose()?,
+            confirms: self.edits(&image.confirms, image.confirm_floor_wall_ms)?,
         };
         self.ledger.agents.insert(id, agent);
         Ok(())
@@ -196,8 +199,10 @@ impl Reader {
             attempt: image.attempt,
             priority: image.priority,
             node_faults: image.node_faults,
+            retried: image.retried,
             user_key: image.user_key,
             intents: self.intents(image)?,
+            edits: self.job_edits(image)?,
             causes: image.causes.iter().map(|c| self.cause(c)).collect::<Result<_, _>>()?,
             causes_dropped: image.causes_dropped,
         };
@@ -277,17 +282,44 @@ impl Reader {
         Ok((intents != Intents::default()).then(|| Box::new(intents)))
     }
 
+    fn job_edits(&self, image: &v1::ImageJob) -> Result<Option<Box<Edits>>, Broken> {
+        let edits = self.edits(&image.edits, image.edit_floor_wall_ms)?;
+        Ok((edits != Edits::default()).then(|| Box::new(edits)))
+    }
+
+    fn edits(&self, images: &[v1::ImageEdit], floor_wall_ms: u64) -> Result<Edits, Broken> {
+        let edit = |image: &v1::ImageEdit| {
+            let verb = Verb::ALL.into_iter().find(|verb| verb_code(*verb) == image.verb);
+            Ok::<_, Broken>(Edit {
+                by: self.user(image.user)?,
+                request: RequestId::parse(&image.request_id),
+                verb: verb.ok_or("an edit of no known kind")?,
+                value: image.value,
+                led_ms: image.led_ms,
+            })
+        };
+        Ok(Edits { list: images.iter().map(edit).collect::<Result<_, _>>()?, floor_wall_ms })
+    }
+
     fn state(&self, image: &v1::ImageJob) -> Result<State, Broken> {
         let grant = || {
             let grant = image.grant.as_ref().ok_or("a live attempt without grant")?;
             let agent = self.ledger.agents.get(grant.agent_id.as_str());
             let agent = agent.ok_or("a live attempt of no known agent")?;
-            Ok::<_, Broken>(grant_of(grant, Arc::clone(&agent.id)))
+            let mut grant = grant_of(grant, Arc::clone(&agent.id));
+            if grant.boot == agent.boot {
+                grant.boot = Arc::clone(&agent.boot);
+            }
+            Ok::<_, Broken>(grant)
         };
         let started = || started(image.started.as_ref()).ok_or("a run without start");
         Ok(match kind(image.state)? {
             Kind::Queued => State::Queued,
             Kind::Held => State::Held,
+            Kind::Waiting => {
+                let fence = image.fence.as_ref().ok_or("a wait without its fence")?;
+                State::Waiting(Box::new(fence_of(fence, grant()?)))
+            }
             Kind::Dispatched => State::Dispatched(Box::new(grant()?)),
             Kind::Running => State::Running(Box::new(Run { grant: grant()?, started: started()? })),
             Kind::Suspended => {
@@ -394,6 +426,26 @@ impl Reader {
             40 => What::OrphanFound { attempt: number(image.a)? },
             41 => What::OrphanGone { attempt: number(image.a)?, leftover: number(image.b)? },
             17 => What::Late { kind: exit_kind(image.a)?, status },
+            18 => What::Suspended,
+            19 => What::Resumed,
+            code @ (20 | 21) => What::Closed {
+                from: kind(number(image.c)?)?,
+                to: if code == 20 { Kind::Queued } else { Kind::Waiting },
+                attempt: number(image.a)?,
+                agent: self.agent_id(&image.text),
+                kind: exit_kind(image.b)?,
+                status,
+                leader: image.leader,
+                detail: (!image.detail.is_empty()).then(|| image.detail.as_str().into()),
+            },
+            22 => What::Proven {
+                attempt: number(image.a)?,
+                proof: proof(image.b)?,
+                to: kind(number(image.c)?)?,
+            },
+            23 => {
+                What::LateAttempt { attempt: number(image.a)?, kind: exit_kind(image.b)?, status }
+            }
             _ => return Err("a cause of no known kind"),
         })
     }
@@ -401,6 +453,13 @@ impl Reader {
 
 fn kind(code: u32) -> Result<Kind, Broken> {
     Kind::ALL.into_iter().find(|kind| kind_code(*kind) == code).ok_or("a state of no known kind")
+}
+
+fn proof(code: i64) -> Result<Proof, Broken> {
+    Proof::ALL
+        .into_iter()
+        .find(|proof| proof_code(*proof) == code)
+        .ok_or("a proof of no known kind")
 }
 
 fn exit_kind(code: i64) -> Result<ExitKind, Broken> {
@@ -455,6 +514,19 @@ fn grant_of(image: &v1::ImageGrant, agent: Arc<str>) -> Grant {
         mem_bytes: image.mem_bytes,
         gpus: image.gpus,
         wall_ms: image.wall_ms,
+        boot: image.boot_id.as_slice().into(),
+        lease_ms: image.lease_ms,
+    }
+}
+
+fn fence_of(image: &v1::ImageFence, grant: Grant) -> Fence {
+    Fence {
+        grant,
+        attempt: image.attempt,
+        since_led_ms: image.since_led_ms,
+        since_wall_ms: image.since_wall_ms,
+        kind: image.kind(),
+        held: image.held,
     }
 }
 
@@ -474,6 +546,7 @@ fn reason(image: Option<&v1::ImageReason>) -> Result<(ExitReason, Option<u32>), 
         ExitKind::Cancelled => ExitReason::Cancelled { by: image.by.clone() },
         ExitKind::AgentDied => ExitReason::AgentDied,
         ExitKind::NodeRebooted => ExitReason::NodeRebooted,
+        ExitKind::Lost if image.lease => ExitReason::LeaseOver,
         ExitKind::Lost => ExitReason::Lost,
         ExitKind::Vanished => ExitReason::Vanished,
         ExitKind::UnknownStatus => {

@@ -26,7 +26,7 @@ impl Ledger {
             && deadline <= self.led_ms
         {
             let who = self.by_leader();
-            self.end(id, false, ExitReason::Lost, Told::default(), who);
+            self.over(id, false, ExitReason::Lost, Told::default(), who);
             return true;
         }
         if self.next_retention().is_some_and(|deadline| deadline <= self.led_ms) {

@@ -37,6 +37,9 @@ impl Job {
             cancelled_by: self.cancel().map(|cancel| cancel.by.name.clone()),
             cancel_requested: self.cancel().is_some() && !self.terminal(),
             message: self.message(ledger),
+            suspend_requested: self.suspend_requested(),
+            retries: self.retries(),
+            retried: self.retried,
             ..v1::Task::default()
         };
         self.start_to_wire(&mut task);
@@ -86,6 +89,12 @@ impl Job {
         match &self.state {
             State::Queued => {
                 scheduler::why_by_ledger(ledger, self.id).map(|why| why.summary).unwrap_or_default()
+            }
+            State::Waiting(fence) => {
+                let node = node_name(ledger, &fence.grant);
+                let held = if fence.held { "; held as well" } else { "" };
+                let attempt = fence.attempt;
+                format!("waits for proof that attempt {attempt} on {node} is dead{held}")
             }
             State::Held => format!("held; release it with: docket release {}", self.id),
             State::Dispatched(grant) => {

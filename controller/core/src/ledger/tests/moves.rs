@@ -29,6 +29,29 @@ const STATES: &[(Kind, Make)] = &[
     (Kind::Unknown, |w| lost(w, |w| asked_to_end(w, World::dispatched))),
     (Kind::Unknown, |w| lost(w, World::running)),
     (Kind::Unknown, |w| lost(w, World::suspended)),
+    (Kind::Waiting, World::waiting),
+    (Kind::Waiting, |w| {
+        let job = w.waiting();
+        hold(w, job, false);
+        job
+    }),
+    (Kind::Queued, |w| {
+        let job = w.retrying();
+        w.finish(job, code(1));
+        job
+    }),
+    (Kind::Dispatched, retrying_dispatched),
+    (Kind::Running, World::retrying),
+    (Kind::Suspended, retrying_suspended),
+    (Kind::Unknown, |w| lost(w, retrying_dispatched)),
+    (Kind::Unknown, |w| lost(w, World::retrying)),
+    (Kind::Unknown, |w| lost(w, retrying_suspended)),
+    (Kind::Unknown, |w| {
+        let job = lost(w, World::retrying);
+        w.boot = "b2";
+        w.join(N1, 40, "j1");
+        job
+    }),
     (Kind::Done, |w| over(w, code(0))),
     (Kind::Exit, |w| over(w, code(1))),
     (Kind::Exit, |w| {
@@ -54,6 +77,23 @@ const CAUSES: &[(&str, Cause)] = &[
         w.cancel(job);
     }),
     ("signal", |w, job| signal(w, job)),
+    ("suspended", |w, job| stop(w, job, true)),
+    ("resumed", |w, job| stop(w, job, false)),
+    ("proof: finish", |w, job| {
+        w.finish_closed(N1, job, code(0));
+    }),
+    ("proof: reboot", |w, _| {
+        w.boot = "b2";
+        w.join(N1, 50, "j1");
+    }),
+    ("proof: confirmed", |w, _| {
+        w.confirm_dead("root", "dead", N1);
+    }),
+    ("proof: lease", |w, job| {
+        let attempt = w.job(job).attempt();
+        w.fenced(job, attempt);
+        w.fenced(job, attempt.saturating_sub(1));
+    }),
     ("suspend", |w, job| suspend(w, job, false)),
     ("resume", |w, job| suspend(w, job, true)),
     ("priority", priority),
@@ -99,6 +139,11 @@ const CAUSES: &[(&str, Cause)] = &[
         w.at_join(N1, Vec::new());
     }),
     ("manifest: journal lost", |w, _| {
+        w.join(N1, 50, "j2");
+        w.at_join(N1, Vec::new());
+    }),
+    ("manifest: node reset", |w, _| {
+        w.boot = "b2";
         w.join(N1, 50, "j2");
         w.at_join(N1, Vec::new());
     }),
@@ -151,6 +196,23 @@ fn lost(world: &mut World, make: Make) -> JobId {
     job
 }
 
+fn retrying_dispatched(world: &mut World) -> JobId {
+    let job = world.submit_spec(retrying());
+    world.assign_to(job, N1);
+    job
+}
+
+fn retrying_suspended(world: &mut World) -> JobId {
+    let job = world.retrying();
+    stop(world, job, true);
+    job
+}
+
+fn stop(world: &mut World, job: JobId, stopped: bool) {
+    let fact = world.stop_fact(job, stopped);
+    world.facts(N1, vec![fact]);
+}
+
 fn over(world: &mut World, end: End) -> JobId {
     let job = world.running();
     world.finish(job, end);
@@ -158,8 +220,8 @@ fn over(world: &mut World, end: End) -> JobId {
 }
 
 fn hold(world: &mut World, job: JobId, release: bool) {
-    let (by, request_id) = (Some(user("mia")), world.next_request());
-    world.apply(Command::Hold(v1::HoldCommand { by, request_id, jobs: vec![job.0], release }));
+    let request = world.next_request();
+    world.hold(job, release, &request);
 }
 
 fn signal(world: &mut World, job: JobId) {
@@ -169,19 +231,13 @@ fn signal(world: &mut World, job: JobId) {
 }
 
 fn suspend(world: &mut World, job: JobId, resume: bool) {
-    let (by, request_id) = (Some(user("mia")), world.next_request());
-    world.apply(Command::Suspend(v1::SuspendCommand { by, request_id, jobs: vec![job.0], resume }));
+    let request = world.next_request();
+    world.suspend(job, resume, &request);
 }
 
 fn priority(world: &mut World, job: JobId) {
-    let (by, request_id) = (Some(user("mia")), world.next_request());
-    let priority = 7;
-    world.apply(Command::Priority(v1::PriorityCommand {
-        by,
-        request_id,
-        jobs: vec![job.0],
-        priority,
-    }));
+    let request = world.next_request();
+    world.prioritise(job, 7, &request);
 }
 
 fn claim(world: &mut World, job: JobId, phase: Phase) {

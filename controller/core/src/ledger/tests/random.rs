@@ -2,8 +2,8 @@
 //! has the same bytes, and how commands are batched does not matter.
 
 use super::image::bytes;
-use super::world::{N1, N2, attempt_ref, finish_of, join, spec, start_of, submit, user};
-use crate::ledger::{Ledger, Outcome, StateName};
+use super::world::{N1, N2, attempt_ref, finish_of, join, retrying, spec, start_of, submit, user};
+use crate::ledger::{Kind, Ledger, Outcome, StateName, What};
 use proptest::prelude::*;
 use proto::v1::{self, command::Kind as Command, fact, finish_fact::End};
 use proto::{JobId, v1::KillCause};
@@ -12,13 +12,15 @@ use std::collections::BTreeMap;
 /// A step of a random log; what depends on the state is filled in when it is applied.
 #[derive(Clone, Debug)]
 enum Step {
-    Submit { user: u8, request: u8, cpus: u8, hold: bool },
+    Submit { user: u8, request: u8, cpus: u8, hold: bool, retries: u8 },
     Assign { job: u8, agent: bool },
     Plan,
     Facts { agent: bool, gap: bool, facts: Vec<(u8, u8, u8)> },
     Cancel { user: u8, job: u8, signal: Option<u8> },
-    Edit { job: u8, kind: u8 },
-    Join { agent: bool, ahead: u8, journal: u8 },
+    Edit { job: u8, kind: u8, request: u8 },
+    ConfirmDead { user: u8, agent: bool, request: u8 },
+    Fenced { jobs: Vec<(u8, bool)> },
+    Join { agent: bool, ahead: u8, journal: u8, boot: u8 },
     Manifest { agent: bool, at_join: bool, last: bool, items: Vec<(u8, u8, u8)> },
     Down { agent: bool, cause: u8 },
     Unknown { agent: bool },
@@ -28,19 +30,26 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let triple = || (0u8..12, 0u8..4, 0u8..8);
+    let triple = || (0u8..12, 0u8..4, 0u8..10);
     let step = prop_oneof![
-        4 => (0u8..3, 0u8..30, 0u8..6, prop::bool::weighted(0.1))
-            .prop_map(|(user, request, cpus, hold)| Step::Submit { user, request, cpus, hold }),
+        4 => (0u8..3, 0u8..30, 0u8..6, prop::bool::weighted(0.1), 0u8..4)
+            .prop_map(|(user, request, cpus, hold, retries)| {
+                Step::Submit { user, request, cpus, hold, retries }
+            }),
         2 => (0u8..12, any::<bool>()).prop_map(|(job, agent)| Step::Assign { job, agent }),
         4 => Just(Step::Plan),
         6 => (any::<bool>(), prop::bool::weighted(0.1), prop::collection::vec(triple(), 1..4))
             .prop_map(|(agent, gap, facts)| Step::Facts { agent, gap, facts }),
         2 => (0u8..3, 0u8..12, prop::option::of(0u8..70))
             .prop_map(|(user, job, signal)| Step::Cancel { user, job, signal }),
-        2 => (0u8..12, 0u8..6).prop_map(|(job, kind)| Step::Edit { job, kind }),
-        2 => (any::<bool>(), 0u8..3, 0u8..2)
-            .prop_map(|(agent, ahead, journal)| Step::Join { agent, ahead, journal }),
+        2 => (0u8..12, 0u8..6, 0u8..4)
+            .prop_map(|(job, kind, request)| Step::Edit { job, kind, request }),
+        1 => (0u8..3, any::<bool>(), 0u8..8)
+            .prop_map(|(user, agent, request)| Step::ConfirmDead { user, agent, request }),
+        1 => prop::collection::vec((0u8..12, any::<bool>()), 1..4)
+            .prop_map(|jobs| Step::Fenced { jobs }),
+        2 => (any::<bool>(), 0u8..3, 0u8..2, prop_oneof![4 => Just(1u8), 1 => 0u8..4])
+            .prop_map(|(agent, ahead, journal, boot)| Step::Join { agent, ahead, journal, boot }),
         4 => (any::<bool>(), any::<bool>(), prop::bool::weighted(0.8),
               prop::collection::vec(triple(), 0..5))
             .prop_map(|(agent, at_join, last, items)| Step::Manifest { agent, at_join, last, items }),
@@ -65,11 +74,8 @@ fn incarnation(ledger: &Ledger, agent: &str) -> u64 {
 fn commands(ledger: &Ledger, step: &Step) -> (Vec<v1::Blob>, Vec<Command>) {
     let one = |command| (Vec::new(), vec![command]);
     match step {
-        Step::Submit { user, request, cpus, hold } => {
-            let spec = v1::JobSpec { cpus: u32::from(*cpus), hold: *hold, ..spec() };
-            let (blobs, command) =
-                submit(&spec, ["mia", "tom", "root"][usize::from(*user)], &request.to_string());
-            (blobs, vec![command])
+        Step::Submit { user, request, cpus, hold, retries } => {
+            submit_of((*user, *request, *cpus), *hold, *retries)
         }
         Step::Assign { job, agent: first } => {
             let id = JobId(u64::from(*job));
@@ -96,13 +102,22 @@ fn commands(ledger: &Ledger, step: &Step) -> (Vec<v1::Blob>, Vec<Command>) {
             jobs: vec![u64::from(*job), u64::from(*job) + 1],
             signal: signal.map(u32::from),
         })),
-        Step::Edit { job, kind } => one(edit_of(u64::from(*job), *kind)),
-        Step::Join { agent: first, ahead, journal } => {
+        Step::Edit { job, kind, request } => one(edit_of(u64::from(*job), *kind, *request)),
+        Step::ConfirmDead { user: by, agent: first, request } => {
+            one(Command::ConfirmDead(v1::ConfirmDeadCommand {
+                by: Some(user(["mia", "root", "root"][usize::from(*by)])),
+                request_id: format!("d{request}"),
+                agent_id: agent(*first).to_owned(),
+            }))
+        }
+        Step::Fenced { jobs } => one(fenced_of(ledger, jobs)),
+        Step::Join { agent: first, ahead, journal, boot } => {
             let id = agent(*first);
             let next = incarnation(ledger, id) + u64::from(*ahead);
             let high = ledger.agent(id).map_or(0, |agent| agent.high().0);
             let join = v1::Join {
                 next_seq: high + 1,
+                boot_id: if *boot == 0 { Vec::new() } else { vec![b'b', *boot] },
                 ..join(id, next, ["j1", "j2"][usize::from(*journal)])
             };
             one(Command::AgentUp(v1::AgentUpCommand { join: Some(join) }))
@@ -129,6 +144,19 @@ fn commands(ledger: &Ledger, step: &Step) -> (Vec<v1::Blob>, Vec<Command>) {
     }
 }
 
+fn submit_of(
+    (user, request, cpus): (u8, u8, u8),
+    hold: bool,
+    retries: u8,
+) -> (Vec<v1::Blob>, Vec<Command>) {
+    let base = if retries < 2 { spec() } else { retrying() };
+    let retries = u32::from(retries);
+    let spec = v1::JobSpec { cpus: u32::from(cpus), hold, retries, ..base };
+    let (blobs, command) =
+        submit(&spec, ["mia", "tom", "root"][usize::from(user)], &request.to_string());
+    (blobs, vec![command])
+}
+
 fn facts_of(ledger: &Ledger, agent: &str, gap: bool, facts: &[(u8, u8, u8)]) -> Command {
     let known = ledger.agent(agent);
     let from = known.map_or(1, |agent| agent.high().0 + 1) + u64::from(gap);
@@ -153,7 +181,8 @@ fn facts_of(ledger: &Ledger, agent: &str, gap: bool, facts: &[(u8, u8, u8)]) -> 
 
 /// Mostly what the agent holds, so that something happens; else any id, given or not.
 fn job_of(ledger: &Ledger, agent: &str, n: u8, which: u8) -> JobId {
-    let held: Vec<JobId> = ledger.held_by(agent).map(|job| job.id()).collect();
+    let held: Vec<JobId> =
+        ledger.held_by(agent).chain(ledger.waiting_on(agent)).map(|job| job.id()).collect();
     if which == 2 || held.is_empty() {
         return JobId(u64::from(n));
     }
@@ -169,6 +198,8 @@ fn attempt_of(ledger: &Ledger, job: JobId, which: u8) -> u32 {
 fn fact_of(ledger: &Ledger, job: JobId, which: u8, kind: u8) -> fact::Kind {
     let attempt = attempt_of(ledger, job, which);
     let finish = |end| finish_of(job, attempt, end);
+    let (reference, token) =
+        (Some(attempt_ref(job, attempt)), Some(v1::Token { generation: 1, attempt }));
     match kind {
         0..=2 => fact::Kind::Start(start_of(job, attempt)),
         3 => fact::Kind::Finish(finish(End::WaitStatus(0))),
@@ -180,6 +211,8 @@ fn fact_of(ledger: &Ledger, job: JobId, which: u8, kind: u8) -> fact::Kind {
         }
         5 => fact::Kind::Finish(finish(End::UnknownStatus(true))),
         6 => fact::Kind::Finish(finish(End::StartFailure(super::world::node_failure()))),
+        7 => fact::Kind::Suspended(v1::SuspendedFact { attempt: reference, token, wall_ms: 1 }),
+        8 => fact::Kind::Resumed(v1::ResumedFact { attempt: reference, token, wall_ms: 1 }),
         _ => fact::Kind::Refused(v1::RefusedFact {
             attempt: Some(attempt_ref(job, attempt)),
             token: Some(v1::Token { generation: 1, attempt }),
@@ -197,7 +230,8 @@ fn manifest_of(
 ) -> Command {
     let known = ledger.agent(agent);
     // Mostly a whole manifest, so that not all that is held has vanished at once.
-    let held = ledger.held_by(agent).count().min(usize::from(u8::MAX)) as u8;
+    let held = (ledger.held_by(agent).count() + ledger.waiting_on(agent).count())
+        .min(usize::from(u8::MAX)) as u8;
     let rest = (0..held).map(|n| (n, 0, n % 8)).filter(|_| items.len() > 1);
     let items = rest
         .chain(items.iter().copied())
@@ -226,8 +260,19 @@ fn manifest_of(
     })
 }
 
-fn edit_of(job: u64, kind: u8) -> Command {
-    let (by, request_id, jobs) = (Some(user("root")), "e".to_owned(), vec![job]);
+fn fenced_of(ledger: &Ledger, jobs: &[(u8, bool)]) -> Command {
+    let waiting: Vec<JobId> = ledger.waiting().map(|job| job.id()).collect();
+    let attempts = jobs.iter().map(|(n, closed)| {
+        let any = JobId(u64::from(*n));
+        let id = waiting.get(usize::from(*n) % waiting.len().max(1)).copied().unwrap_or(any);
+        let present = ledger.job(id).map_or(1, |job| job.attempt());
+        attempt_ref(id, present.saturating_sub(u32::from(*closed)).max(1))
+    });
+    Command::Fenced(v1::FencedCommand { attempts: attempts.collect() })
+}
+
+fn edit_of(job: u64, kind: u8, request: u8) -> Command {
+    let (by, request_id, jobs) = (Some(user("root")), format!("e{kind}-{request}"), vec![job]);
     match kind {
         0 | 1 => Command::Hold(v1::HoldCommand { by, request_id, jobs, release: kind == 1 }),
         2 | 3 => Command::Suspend(v1::SuspendCommand { by, request_id, jobs, resume: kind == 3 }),
@@ -243,6 +288,7 @@ fn edit_of(job: u64, kind: u8) -> Command {
 /// Applies a log of random steps, checking after each; returns the proposals.
 fn run(ledger: &mut Ledger, steps: &[Step]) -> Vec<v1::Proposal> {
     let mut ended = BTreeMap::new();
+    let mut attempts = BTreeMap::new();
     let mut proposals = Vec::new();
     let configure = v1::ConfigureCommand {
         policy: Some(v1::Policy { max_queue: 15, ..v1::Policy::default() }),
@@ -252,7 +298,7 @@ fn run(ledger: &mut Ledger, steps: &[Step]) -> Vec<v1::Proposal> {
     apply(ledger, &mut proposals, Vec::new(), first, 0);
     for agent in [true, false] {
         let up = [
-            Step::Join { agent, ahead: 1, journal: 0 },
+            Step::Join { agent, ahead: 1, journal: 0, boot: 1 },
             Step::Manifest { agent, at_join: true, last: true, items: Vec::new() },
         ];
         for step in up {
@@ -270,6 +316,7 @@ fn run(ledger: &mut Ledger, steps: &[Step]) -> Vec<v1::Proposal> {
         ledger.check();
         absorbing(ledger, &mut ended);
         conserved(ledger);
+        one_attempt(ledger, &mut attempts);
     }
     proposals
 }
@@ -299,6 +346,28 @@ fn absorbing(ledger: &Ledger, ended: &mut BTreeMap<JobId, v1::Task>) {
         let now = v1::Task { late_outcome: None, position: 0, ..job.to_wire(ledger) };
         let first = ended.entry(job.id()).or_insert_with(|| now.clone());
         assert_eq!(*first, now, "job {} changed after its end", job.id());
+    }
+}
+
+/// Attempts only grow, and none is assigned while the one before it may live (P2).
+fn one_attempt(ledger: &Ledger, attempts: &mut BTreeMap<JobId, u32>) {
+    for job in ledger.jobs_newest_first(None) {
+        let before = attempts.insert(job.id(), job.attempt()).unwrap_or(1);
+        assert!(before <= job.attempt(), "job {}: an attempt came back", job.id());
+        let mut unproven = None;
+        for cause in job.causes() {
+            match &cause.what {
+                What::Closed { to: Kind::Waiting, attempt, .. } => unproven = Some(*attempt),
+                What::Proven { attempt, .. } if unproven == Some(*attempt) => unproven = None,
+                What::Assigned { .. } => {
+                    assert_eq!(unproven, None, "job {}: two attempts may live", job.id());
+                }
+                _ => {}
+            }
+        }
+        if job.causes_dropped() == 0 && !job.terminal() {
+            assert_eq!(unproven.is_some(), job.fence().is_some(), "job {}: its fence", job.id());
+        }
     }
 }
 
@@ -390,7 +459,6 @@ proptest! {
 /// Guards the tests above: a generator that never gets anywhere would prove nothing.
 #[test]
 fn random_logs_reach_every_state() {
-    use crate::ledger::Kind;
     use proptest::strategy::ValueTree as _;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let mut seen = std::collections::BTreeSet::new();

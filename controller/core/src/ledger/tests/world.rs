@@ -16,6 +16,8 @@ pub(crate) struct World {
     pub index: u64,
     pub wall_ms: u64,
     pub led_ms: u64,
+    /// Boot id that the nodes join with.
+    pub boot: &'static str,
     /// Next seq of each agent's journal.
     seqs: BTreeMap<String, u64>,
     requests: u64,
@@ -28,6 +30,7 @@ impl World {
             index: 0,
             wall_ms: 1_700_000_000_000,
             led_ms: 0,
+            boot: "b1",
             seqs: BTreeMap::new(),
             requests: 0,
         }
@@ -95,7 +98,8 @@ impl World {
                 1
             }
         };
-        let join = v1::Join { next_seq, ..join(agent, incarnation, journal) };
+        let boot_id = self.boot.as_bytes().to_vec();
+        let join = v1::Join { next_seq, boot_id, ..join(agent, incarnation, journal) };
         self.apply(Command::AgentUp(v1::AgentUpCommand { join: Some(join) }))
     }
 
@@ -192,6 +196,67 @@ impl World {
         self.apply(Command::Manifest(page));
         assert_eq!(self.kind(job), Kind::Suspended);
         job
+    }
+
+    /// Runs, and is tried again after any end, five times.
+    pub fn retrying(&mut self) -> JobId {
+        let job = self.submit_spec(retrying());
+        assert_eq!(self.assign_to(job, N1), Outcome::Assigned);
+        self.start(job);
+        job
+    }
+
+    /// Attempt 1 of it is closed as `agent-died` and not proven dead.
+    pub fn waiting(&mut self) -> JobId {
+        let job = self.retrying();
+        let session = self.ledger.agent(N1).map_or(0, |agent| agent.incarnation());
+        self.down(N1, session, v1::DownCause::Rdhup);
+        assert_eq!(self.kind(job), Kind::Waiting);
+        job
+    }
+
+    pub fn stop_fact(&self, job: JobId, stopped: bool) -> fact::Kind {
+        let attempt = self.job(job).attempt();
+        let token = Some(v1::Token { generation: 1, attempt });
+        let attempt = Some(attempt_ref(job, attempt));
+        match stopped {
+            true => fact::Kind::Suspended(v1::SuspendedFact { attempt, token, wall_ms: 1 }),
+            false => fact::Kind::Resumed(v1::ResumedFact { attempt, token, wall_ms: 1 }),
+        }
+    }
+
+    /// A finish of the attempt before the present one.
+    pub fn finish_closed(&mut self, agent: &str, job: JobId, end: End) -> Outcome {
+        let fact = finish_of(job, self.job(job).attempt() - 1, end);
+        self.facts(agent, vec![fact::Kind::Finish(fact)])
+    }
+
+    pub fn confirm_dead(&mut self, by: &str, request: &str, agent: &str) -> Outcome {
+        self.apply(Command::ConfirmDead(v1::ConfirmDeadCommand {
+            by: Some(user(by)),
+            request_id: request.to_owned(),
+            agent_id: agent.to_owned(),
+        }))
+    }
+
+    pub fn fenced(&mut self, job: JobId, attempt: u32) -> Outcome {
+        let attempts = vec![attempt_ref(job, attempt)];
+        self.apply(Command::Fenced(v1::FencedCommand { attempts }))
+    }
+
+    pub fn hold(&mut self, job: JobId, release: bool, request: &str) -> Outcome {
+        let (by, request_id) = (Some(user("mia")), request.to_owned());
+        self.apply(Command::Hold(v1::HoldCommand { by, request_id, jobs: vec![job.0], release }))
+    }
+
+    pub fn suspend(&mut self, job: JobId, resume: bool, request: &str) -> Outcome {
+        let (by, request_id, jobs) = (Some(user("mia")), request.to_owned(), vec![job.0]);
+        self.apply(Command::Suspend(v1::SuspendCommand { by, request_id, jobs, resume }))
+    }
+
+    pub fn prioritise(&mut self, job: JobId, priority: i32, request: &str) -> Outcome {
+        let (by, request_id, jobs) = (Some(user("mia")), request.to_owned(), vec![job.0]);
+        self.apply(Command::Priority(v1::PriorityCommand { by, request_id, jobs, priority }))
     }
 
     pub fn job(&self, id: JobId) -> &Job {
@@ -305,6 +370,14 @@ pub(crate) fn spec() -> v1::JobSpec {
     }
 }
 
+/// Tried again after any end, five times.
+pub(crate) fn retrying() -> v1::JobSpec {
+    use v1::ExitKind::*;
+    let kinds = [ExitCode, Signal, StartFailed, AgentDied, Lost, Vanished, NodeRebooted];
+    let retry_on = kinds.iter().map(|kind| *kind as i32).collect();
+    v1::JobSpec { retries: 5, retry_on, ..spec() }
+}
+
 /// Stands for BLAKE3, which the core never computes: distinct for what the tests use.
 pub(crate) fn fake_hash(data: &[u8]) -> Vec<u8> {
     let mut hash = [0xcbf2_9ce4_8422_2325u64, 1, 2, 3];
@@ -349,6 +422,7 @@ pub(crate) fn join(agent: &str, incarnation: u64, journal: &str) -> v1::Join {
         incarnation,
         journal_id: journal.as_bytes().to_vec(),
         next_seq: 1,
+        boot_id: b"b1".to_vec(),
         resources: Some(v1::NodeResources {
             cpus: 8,
             mem_bytes: 8 << 30,
