@@ -51,3 +51,8 @@ pub fn let_pass(span: Duration, what: &str, mut still: impl FnMut() -> bool) {
         std::thread::sleep(LOOK_EVERY);
     }
 }
+
+/// The same for a task of a runtime, e.g. a relay that delays what passes.
+pub async fn pass_time(span: Duration) {
+    tokio::time::sleep(span).await;
+}

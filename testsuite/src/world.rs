@@ -4,8 +4,12 @@
 
 mod cgroups;
 mod daemon;
+mod link;
 mod process;
 mod ran;
+mod relay;
+mod split;
+mod tale;
 mod turn;
 mod user;
 
@@ -17,12 +21,17 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 pub use daemon::Daemon;
+pub use link::{Cut, Link};
 pub use process::{
     Proc, Role, alive, cgroups_of, start_ticks, state_of, vm_hwm_bytes, vm_rss_bytes,
 };
 pub use ran::{Ran, finish, finish_within};
+pub use relay::{Relay, Rule, Way};
+pub use split::{Pace, Split};
+pub use tale::{End, Tale, time_of};
 pub use turn::Turn;
 pub use user::User;
 
@@ -36,7 +45,7 @@ pub struct World {
     user: Option<User>,
     env: BTreeMap<String, String>,
     wrapper: Vec<String>,
-    log_count: std::cell::Cell<u32>,
+    log_count: AtomicU32,
     turn: Arc<Turn>,
 }
 
@@ -79,6 +88,12 @@ impl World {
         Self::make(&self.exe, Arc::clone(&self.turn), Some(user.clone()), &std::env::temp_dir())
     }
 
+    /// A world beside this one, of the same user, within the same turn.
+    pub fn beside(&self) -> World {
+        let parent = self.dir.parent().unwrap_or(Path::new("/")).to_owned();
+        Self::make(&self.exe, Arc::clone(&self.turn), self.user.clone(), &parent)
+    }
+
     fn make(exe: &Path, turn: Arc<Turn>, user: Option<User>, parent: &Path) -> World {
         let dir = tempfile::Builder::new()
             .prefix("docket-test-")
@@ -89,7 +104,7 @@ impl World {
             exe: exe.to_owned(),
             env: BTreeMap::new(),
             wrapper: Vec::new(),
-            log_count: std::cell::Cell::new(0),
+            log_count: AtomicU32::new(0),
             dir,
             user,
             turn,
@@ -228,8 +243,7 @@ impl World {
     /// Starts a daemon role; its output goes to a log file of the world.
     #[track_caller]
     pub fn start<S: AsRef<OsStr>>(&self, args: &[S]) -> Daemon {
-        let number = self.log_count.get();
-        self.log_count.set(number + 1);
+        let number = self.log_count.fetch_add(1, Ordering::Relaxed);
         let log = self.dir.join("logs").join(format!("daemon-{number}.log"));
         let mut command = match self.wrapper.split_first() {
             None => self.docket_command(args),
@@ -438,6 +452,16 @@ impl World {
         wait_until("the killed process is gone", SOON, || !victim.lives());
     }
 
+    /// `kill -9` of every process of the world, jobs included, but that one.
+    #[track_caller]
+    pub fn kill_all_but(&self, spared: &Daemon) {
+        self.kill_until_gone("nothing else lives", || {
+            let mut all = self.processes();
+            all.retain(|p| p.pid != spared.pid());
+            all
+        });
+    }
+
     /// Guard and keeper restart each other: only repeated killing of all ends them.
     #[track_caller]
     fn kill_until_gone(&self, what: &str, victims: impl Fn() -> Vec<Proc>) {
@@ -451,10 +475,9 @@ impl World {
     /// What the daemons wrote, for the message of a failed test.
     fn print_logs(&self) {
         eprintln!("=== world {} ===", self.dir.display());
-        let mut logs: Vec<PathBuf> = [self.dir.join("logs"), self.data()]
-            .iter()
-            .filter_map(|dir| std::fs::read_dir(dir).ok())
-            .flat_map(|entries| entries.filter_map(|e| e.ok().map(|e| e.path())))
+        let paths = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten();
+        let mut logs: Vec<PathBuf> = paths(&self.dir)
+            .flat_map(|room| paths(&room.path()).map(|entry| entry.path()))
             .filter(|path| path.extension().is_some_and(|ext| ext == "log"))
             .collect();
         logs.sort();

@@ -54,6 +54,19 @@ impl Daemon {
         self.child.wait().ok();
     }
 
+    /// Stops it where it stands (SIGSTOP), as a host that hangs does.
+    pub fn freeze(&self) {
+        super::process::signal(self.pid(), rustix::process::Signal::STOP);
+        wait_until("the frozen process stands still", SOON, || {
+            super::process::state_of(self.pid()) == Some('T')
+        });
+    }
+
+    /// Lets a frozen one go on (SIGCONT).
+    pub fn thaw(&self) {
+        super::process::signal(self.pid(), rustix::process::Signal::CONT);
+    }
+
     /// Asks it to stop, and says how it ended and how long that took.
     #[track_caller]
     pub fn terminate(&mut self, limit: Duration) -> (ExitStatus, Duration) {

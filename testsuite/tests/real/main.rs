@@ -7,6 +7,7 @@
 //! | output and input, byte for byte | `streams.rs` |
 //! | an acknowledged job survives everything (P1) and runs once | `durable.rs` |
 //! | nobody misses an end while daemons are away (P3, P4) | `outage.rs` |
+//! | two kinds of loss, two answers: killed, frozen, cut off, cloned, rebooted (P2-P7) | `finish/` |
 //! | nothing of a cancelled job lives on (P7) | `cancel.rs` |
 //! | users are kept apart (P10) | `users.rs` |
 //! | stop, start again, second instance, repeated submits (P8) | `service.rs` |
@@ -17,6 +18,7 @@ mod cancel;
 mod durable;
 mod ends;
 mod ffmpeg;
+mod finish;
 mod first_steps;
 mod outage;
 mod service;

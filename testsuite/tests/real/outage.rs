@@ -112,25 +112,6 @@ fn ends_while_the_embedded_node_is_away_are_all_delivered() {
 }
 
 #[test]
-fn a_job_that_may_be_unknown_survives_the_death_of_its_agent() {
-    let mut world = heavy_world!();
-    let (address, _controller, mut agent) = split_world(&mut world);
-    let job = waiting_job(&world, &["--on-disconnect", "unknown"], 42);
-    world.wait_state(job, "RUN");
-    let (pid, attempt) = pid_and_attempt(&world, 42);
-    agent.kill9();
-    let_pass(Duration::from_secs(1), "the job lives without its agent", || alive(pid));
-    let _agent = world.agent(&address, "n1", 32);
-    world.wait_state(job, "RUN");
-    world.touch("go");
-    let task = world.wait_end(job);
-    assert_eq!(task["exit_code"], 42, "{task:#}");
-    assert_eq!(task["attempt"], 1, "{task:#}");
-    let lines = world.lines("started.42");
-    assert_eq!(lines, [format!("{pid} {attempt}")], "same pid, same attempt, started once");
-}
-
-#[test]
 fn short_jobs_keep_their_real_code_however_often_the_agent_dies() {
     let mut world = heavy_world!();
     let (address, _controller, mut agent) = split_world(&mut world);
@@ -149,50 +130,6 @@ fn short_jobs_keep_their_real_code_however_often_the_agent_dies() {
     let mut ran: Vec<u64> = world.lines("ran").iter().map(|id| id.parse().unwrap()).collect();
     ran.sort_unstable();
     assert_eq!(ran, jobs, "each ran once");
-}
-
-#[test]
-fn by_default_the_death_of_the_agent_ends_its_jobs_and_their_trees_die_at_its_return() {
-    let mut world = heavy_world!();
-    let (address, _controller, mut agent) = split_world(&mut world);
-    let job = waiting_job(&world, &[], 42);
-    world.wait_state(job, "RUN");
-    let (pid, _) = pid_and_attempt(&world, 42);
-    agent.kill9();
-    let task = world.wait_end(job);
-    assert_eq!(task["state"], "EXIT", "{task:#}");
-    assert_eq!(task["reason"]["kind"], "agent-died", "{task:#}");
-    assert_eq!(task["exit_code"], Value::Null, "no code is invented: {task:#}");
-    assert!(task["finish_time"].is_string(), "{task:#}");
-    assert!(alive(pid), "nothing could reach it yet");
-    let _agent = world.agent(&address, "n1", 32);
-    wait_until("the refused job's tree is dead", SOON, || !alive(pid));
-    // What its keeper reports later changes nothing (P5) and is shown as late.
-    let task = world.wait_job(job, "the late outcome is shown", |t| !t["late_outcome"].is_null());
-    assert_eq!(task["reason"]["kind"], "agent-died", "{task:#}");
-    assert_eq!(task["exit_code"], Value::Null, "{task:#}");
-    assert_eq!(world.lines("started.42").len(), 1, "it is not started again");
-    assert_eq!(world.docket(&["run", "--", "true"]).code, Some(0), "the node works on");
-}
-
-#[test]
-fn a_silent_agent_makes_its_job_unknown_and_its_word_brings_it_back() {
-    let mut world = heavy_world!();
-    let (_address, _controller, agent) = split_world(&mut world);
-    let job = waiting_job(&world, &[], 9);
-    world.wait_state(job, "RUN");
-    let pid = rustix::process::Pid::from_raw(agent.pid()).expect("a pid");
-    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
-    let task = world.wait_state(job, "UNKWN");
-    assert_eq!(task["transient"], true, "{task:#}");
-    assert!(task["transient_since"].is_string(), "{task:#}");
-    assert_eq!(task["terminal"], false, "silence ends nothing: {task:#}");
-    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
-    let task = world.wait_state(job, "RUN");
-    assert_eq!(task["transient_since"], Value::Null, "{task:#}");
-    world.touch("go");
-    assert_eq!(world.wait_end(job)["exit_code"], 9);
-    assert_eq!(world.lines("started.9").len(), 1);
 }
 
 #[test]

@@ -1,0 +1,167 @@
+//! The controller is killed at each step of a job's life, and stands still for a while.
+
+use super::{assert_once, let_go, pid_of, running_job, waiting_job};
+use std::time::Duration;
+use testsuite::patience::{SOON, let_pass, wait_until};
+use testsuite::world::{Daemon, End, Pace, Split, World, alive};
+use testsuite::{heavy_world, world};
+
+#[test]
+fn a_controller_killed_after_the_submit_starts_the_job_when_there_is_a_node() {
+    let mut split = Split::start(world!(), Pace::QUICK);
+    let (status, _) = split.agent.terminate(SOON);
+    assert!(status.success(), "{status}");
+    let job = waiting_job(&split.world, &[], "a", 3);
+    assert_eq!(split.world.show(job)["substate"], "queued");
+    split.bounce_controller();
+    assert_eq!(split.world.show(job)["substate"], "queued");
+    split.agent_again();
+    let_go(&split.world, "a");
+    split.world.must_end(job, End::code(3, "RUN -> EXIT exit-code 3"));
+    assert_once(&split.world, "a");
+}
+
+#[test]
+fn a_controller_killed_after_the_assignment_never_gives_the_job_away_twice() {
+    let mut split = Split::start(world!(), Pace::QUICK);
+    // The order is on its way to an agent that does not read.
+    split.agent.freeze();
+    let job = waiting_job(&split.world, &[], "a", 4);
+    split.world.wait_job(job, "it is assigned", |task| task["substate"] == "dispatched");
+    split.bounce_controller();
+    let task = split.world.wait_state(job, "UNKWN");
+    assert_eq!((&task["terminal"], &task["attempt"]), (&false.into(), &1.into()), "{task:#}");
+    split.agent.thaw();
+    split.world.wait_state(job, "RUN");
+    let_go(&split.world, "a");
+    split.world.must_end(job, End::code(4, "RUN -> EXIT exit-code 4"));
+    assert_once(&split.world, "a");
+}
+
+#[test]
+fn a_controller_killed_after_the_start_finds_the_job_running() {
+    let mut split = Split::start(world!(), Pace::QUICK);
+    let job = running_job(&split.world, &[], "a", 5);
+    let before = split.world.show(job);
+    split.bounce_controller();
+    let after = split.world.wait_state(job, "RUN");
+    for field in ["pid", "attempt", "start_time", "submit_time", "node"] {
+        assert_eq!(after[field], before[field], "{field} after the restart");
+    }
+    assert!(split.world.tale(job).tells("-> UNKWN"), "for a moment nobody knew");
+    let_go(&split.world, "a");
+    split.world.must_end(job, End::code(5, "RUN -> EXIT exit-code 5"));
+    assert_once(&split.world, "a");
+}
+
+#[test]
+fn a_controller_killed_after_the_cancel_carries_it_out_when_the_agent_is_back() {
+    let mut split = Split::start(world!(), Pace::QUICK);
+    let job = running_job(&split.world, &[], "a", 6);
+    split.agent.freeze();
+    for _ in 0..3 {
+        split.world.ok(&["cancel", &job.to_string()]);
+    }
+    let task = split.world.show(job);
+    assert_eq!((&task["terminal"], &task["cancel_requested"]), (&false.into(), &true.into()));
+    split.bounce_controller();
+    assert_eq!(split.world.show(job)["cancel_requested"], true, "an intent is on record");
+    split.agent.thaw();
+    let task = split.world.wait_end(job);
+    assert_eq!((&task["state"], &task["signal"]), (&"EXIT".into(), &15.into()), "{task:#}");
+    assert_eq!(task["reason"]["kind"], "cancelled", "{task:#}");
+    split.world.must_be_gone(job);
+    assert_once(&split.world, "a");
+}
+
+#[test]
+fn a_controller_killed_after_the_end_hears_of_it_from_the_journal() {
+    let mut split = Split::start(world!(), Pace::QUICK);
+    let job = running_job(&split.world, &[], "a", 7);
+    let pid = pid_of(&split.world, "a");
+    // It ends and is journalled, and its agent cannot say so before the controller dies.
+    split.agent.freeze();
+    let_go(&split.world, "a");
+    wait_until("the job has ended", SOON, || !alive(pid));
+    split.controller.kill9();
+    split.agent.thaw();
+    split.controller_again();
+    split.world.must_end(job, End::code(7, "-> EXIT exit-code 7"));
+    assert_once(&split.world, "a");
+}
+
+#[test]
+fn a_controller_killed_after_the_acknowledgement_tells_the_same_end_again() {
+    let mut split = Split::start(world!(), Pace::QUICK);
+    for (name, code) in [("a", 8), ("b", 0), ("c", 9)] {
+        let job = running_job(&split.world, &[], name, code);
+        let_go(&split.world, name);
+        let ran = split.world.docket(&["wait", &job.to_string()]);
+        // Nothing of the end may hang on what the controller does after it said it.
+        split.controller.kill9();
+        assert_eq!(ran.code.map(i64::from), Some(code), "{}", ran.describe());
+        split.controller_again();
+        let task = split.world.show(job);
+        assert_eq!(task["exit_code"], code, "read your own write: {task:#}");
+        assert_eq!(task["terminal"], true, "{task:#}");
+        split.node_is_up();
+        assert_eq!(split.world.show(job), task, "and what the agent says again is no news");
+        assert_once(&split.world, name);
+    }
+}
+
+/// Agents, each a node of its own.
+const AGENTS: usize = 20;
+
+/// How long the leader stands still: longer than the heartbeat time-out; 60 s by hand with
+/// `DOCKET_TEST_FREEZE=60`.
+fn freeze_span() -> Duration {
+    let seconds = std::env::var("DOCKET_TEST_FREEZE").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(6))
+}
+
+fn twenty_agents(split: &Split) -> Vec<Daemon> {
+    let world = &split.world;
+    let agents: Vec<Daemon> =
+        (0..AGENTS).map(|n| world.agent_unseen(split.address(), &format!("m{n}"), 1)).collect();
+    wait_until("twenty nodes are up", SOON * 2, || up(world) == AGENTS);
+    agents
+}
+
+/// Nodes that are up.
+fn up(world: &World) -> usize {
+    let out = world.ok(&["nodes", "-o", "json"]);
+    let nodes: serde_json::Value = serde_json::from_str(&out).expect("nodes prints JSON");
+    let nodes = nodes.as_array().expect("a list");
+    nodes.iter().filter(|node| node["state"] == "up").count()
+}
+
+#[test]
+fn a_leader_that_stood_still_ends_no_job_of_twenty_agents() {
+    let mut split = Split::start(heavy_world!(), Pace::QUICK);
+    let (status, _) = split.agent.terminate(SOON);
+    assert!(status.success(), "{status}");
+    let mut agents = twenty_agents(&split);
+    let jobs: Vec<(String, u64)> = (0..AGENTS)
+        .map(|n| (n.to_string(), waiting_job(&split.world, &[], &n.to_string(), 1 + n as i64)))
+        .collect();
+    jobs.iter().for_each(|(_, job)| drop(split.world.wait_state(*job, "RUN")));
+    split.controller.freeze();
+    let_pass(freeze_span(), "the agents wait", || {
+        agents.iter_mut().for_each(Daemon::must_live);
+        true
+    });
+    split.controller.thaw();
+    wait_until("all nodes are up", SOON * 2, || up(&split.world) == AGENTS);
+    for (name, job) in &jobs {
+        let task = split.world.wait_state(*job, "RUN");
+        assert_eq!(task["attempt"], 1, "{task:#}");
+        assert!(alive(pid_of(&split.world, name)));
+    }
+    jobs.iter().for_each(|(name, _)| let_go(&split.world, name));
+    for (n, (name, job)) in jobs.iter().enumerate() {
+        let code = 1 + n as i64;
+        split.world.must_end(*job, End::code(code, &format!("RUN -> EXIT exit-code {code}")));
+        assert_once(&split.world, name);
+    }
+}

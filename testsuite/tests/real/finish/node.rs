@@ -1,0 +1,110 @@
+//! What happens to the agent's directory and to its machine: deleted, copied, rebooted.
+
+use super::{assert_once, let_go, pid_of, running_job};
+use std::path::Path;
+use std::process::Command;
+use testsuite::patience::{SOON, wait_until};
+use testsuite::skip::{is_root, program, skipped};
+use testsuite::world;
+use testsuite::world::{End, Pace, Split, World, alive};
+
+/// Options of a job that survives its agent.
+const SURVIVES: [&str; 2] = ["--on-disconnect", "unknown"];
+
+/// Files and directories, but no sockets, as `cp` and image builders copy.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let (kind, to) = (entry.file_type().unwrap(), to.join(entry.file_name()));
+        if kind.is_dir() {
+            copy(&entry.path(), &to);
+        } else if kind.is_file() {
+            std::fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_job_whose_nodes_journal_was_deleted_has_vanished_and_is_not_started_again() {
+    let mut split = Split::start(world!(), Pace::QUICK);
+    let job = running_job(&split.world, &SURVIVES, "a", 5);
+    split.agent.kill9();
+    split.world.wait_state(job, "UNKWN");
+    split.power_off_node();
+    std::fs::remove_dir_all(split.agent_data().join("journal")).unwrap();
+    std::fs::remove_file(split.agent_data().join("journal.id")).unwrap();
+    split.agent_again();
+    split.world.must_end(job, End::without_code("vanished", "UNKWN -> EXIT vanished"));
+    assert_once(&split.world, "a");
+    assert_eq!(split.world.docket(&["run", "--", "true"]).code, Some(0), "the node works on");
+}
+
+#[test]
+fn a_copy_of_an_agents_directory_is_refused_by_name_and_the_first_is_untouched() {
+    let mut split = Split::start(world!(), Pace::QUICK);
+    let job = running_job(&split.world, &[], "a", 6);
+    let incarnation = split.incarnation();
+    copy(&split.agent_data(), &split.world.dir().join("n2"));
+    let mut clone = split.world.agent_unseen(split.address(), "n2", 2);
+    let status = clone.ended_within(SOON);
+    assert!(matches!(status.code(), Some(code) if code != 0), "{status}");
+    let said = clone.printed();
+    assert!(said.contains("this data directory is a copy"), "it says what to do: {said}");
+    assert!(said.contains("remove its agent file"), "it says what to do: {said}");
+    split.agent.must_live();
+    assert_eq!(split.incarnation(), incarnation, "the first one's session went on");
+    assert_eq!(split.world.show(job)["state"], "RUN");
+    let_go(&split.world, "a");
+    split.world.must_end(job, End::code(6, "RUN -> EXIT exit-code 6"));
+    assert!(!split.world.tale(job).tells("UNKWN"), "nobody doubted the first one");
+    assert_once(&split.world, "a");
+}
+
+/// Starts daemons with `file` for the kernel's boot id.
+fn with_boot_id(file: &Path) -> Vec<String> {
+    let mount =
+        format!("mount --bind {} /proc/sys/kernel/random/boot_id && exec \"$@\"", file.display());
+    ["unshare", "-m", "--propagation", "private", "sh", "-c", &mount, "sh"]
+        .map(str::to_owned)
+        .to_vec()
+}
+
+fn boot(world: &mut World, boot_id: &str) -> bool {
+    let file = world.file("boot_id");
+    std::fs::write(&file, format!("{boot_id}\n")).unwrap();
+    let wrapper = with_boot_id(&file);
+    let words: Vec<&str> = wrapper.iter().map(String::as_str).collect();
+    world.wrap_daemons(&words);
+    let cat = ["cat", "/proc/sys/kernel/random/boot_id"];
+    let read = Command::new(words[0]).args(&words[1..]).args(cat).output();
+    read.is_ok_and(|out| String::from_utf8_lossy(&out.stdout).trim_end() == boot_id)
+}
+
+#[test]
+fn jobs_of_a_rebooted_node_are_node_rebooted_and_ends_on_its_disk_stay_true() {
+    let test = "jobs_of_a_rebooted_node_are_node_rebooted_and_ends_on_its_disk_stay_true";
+    let mut world = world!();
+    let first = "11111111-2222-4333-8444-555555555555";
+    if !is_root() || program("unshare").is_none() || !boot(&mut world, first) {
+        return skipped(test, "only root can mount another boot id in a mount namespace");
+    }
+    let mut split = Split::start(world, Pace::QUICK);
+    let ended = running_job(&split.world, &[], "a", 7);
+    let running = running_job(&split.world, &[], "b", 8);
+    let pid = pid_of(&split.world, "a");
+    // The whole machine goes down, and nobody heard that the first job had ended.
+    split.controller.kill9();
+    let_go(&split.world, "a");
+    wait_until("the first job has ended", SOON, || !alive(pid));
+    wait_until("its end is in the journal", SOON, || split.world.processes_of(ended).is_empty());
+    split.power_off_node();
+    assert!(boot(&mut split.world, "99999999-2222-4333-8444-555555555555"));
+    split.controller_again();
+    split.agent_again();
+    split.world.must_end(ended, End::code(7, "UNKWN -> EXIT exit-code 7"));
+    let rebooted = End::without_code("node-rebooted", "UNKWN -> EXIT node-rebooted");
+    split.world.must_end(running, rebooted);
+    assert_once(&split.world, "a");
+    assert_once(&split.world, "b");
+    assert_eq!(split.world.docket(&["run", "--", "true"]).code, Some(0), "the node works on");
+}
