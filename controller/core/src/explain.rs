@@ -50,16 +50,39 @@ pub fn explain(ledger: &Ledger, sight: &Sight, id: JobId) -> Option<v1::ExplainA
         State::Unknown(unknown) => silent(ledger, sight, job, unknown, &mut answer),
         State::Done(_) | State::Exit(_) => ended(ledger, job, &mut answer),
     }
-    if let Some(cancel) = job.cancel()
-        && !job.terminal()
-    {
+    answer.lines.extend(intents(ledger, job));
+    Some(answer)
+}
+
+/// What was asked for and its node must still carry out.
+fn intents(ledger: &Ledger, job: &Job) -> Vec<String> {
+    let mut lines = Vec::new();
+    if job.terminal() {
+        return lines;
+    }
+    if let (Some(stop), Some(intent)) = (job.suspend_requested(), job.suspend()) {
+        let node = job.grant().map(|grant| node_name(ledger, grant)).unwrap_or_default();
+        let (verb, done) = match stop {
+            true => ("suspend", "stops when"),
+            false => ("resume", "goes on when"),
+        };
+        let by = &intent.by.name;
+        lines.push(format!("{by} asked to {verb} it; it {done} {node} has been told."));
+    }
+    if let Some(cancel) = job.cancel() {
         let when = words::time_of_day(cancel.wall_ms);
-        answer.lines.push(format!(
+        lines.push(format!(
             "{} asked to cancel it at {when}; it ends when its node has killed it.",
             cancel.by.name
         ));
     }
-    Some(answer)
+    if job.state().live_grant().is_some() && job.priority() != job.spec().priority {
+        lines.push(format!(
+            "Its priority was set to {}: that counts if another attempt is queued.",
+            job.priority()
+        ));
+    }
+    lines
 }
 
 fn queued(ledger: &Ledger, sight: &Sight, job: &Job, answer: &mut v1::ExplainAnswer) {
@@ -79,6 +102,14 @@ fn queued(ledger: &Ledger, sight: &Sight, job: &Job, answer: &mut v1::ExplainAns
             "It is at attempt {}: {} could not be started, which was its node's fault.",
             job.attempt(),
             job.node_faults()
+        ));
+    }
+    if job.retried() > 0 {
+        answer.lines.push(format!(
+            "It is at attempt {}: {} of {} retries used.",
+            job.attempt(),
+            job.retried(),
+            job.retries()
         ));
     }
     answer.lines.extend(outlook(ledger, job, &why));
@@ -240,13 +271,52 @@ fn silent(
     answer.lines.push(format!(
         "If {node} comes back, its manifest decides: running again, or its real exit code."
     ));
-    let left = ledger.lost_at_led(unknown.since_led_ms).saturating_sub(ledger.led());
-    answer.lines.push(format!(
-        "If not, the job ends as EXIT lost at {} (transient_since + {}).",
-        words::time_of_day(ledger.wall().saturating_add(left)),
-        words::duration(policy.transient_job_timeout_ms)
-    ));
-    answer.lines.push("It will not be started elsewhere (--retries 0).".to_owned());
+    answer.lines.extend(lost_lines(ledger, job, unknown));
+    if let Some(lease) = job.leased() {
+        answer.lines.push(format!(
+            "{node} itself ends it {} after the last answer it had from a leader: its lease.",
+            words::duration(lease)
+        ));
+    }
+    answer.lines.push(elsewhere(job));
+}
+
+/// Until when it may stay unknown. In the first `heartbeat_timeout` of a term that may be later than
+/// the time to live, but never later than twice that.
+fn lost_lines(ledger: &Ledger, job: &Job, unknown: &Unknown) -> Vec<String> {
+    let ttl = ledger.policy().transient_job_timeout_ms;
+    let (since, lost) = (unknown.since_led_ms, ledger.lost_at_led(unknown.since_led_ms));
+    let what = match job.tries_again(v1::ExitKind::Lost) {
+        true => format!("attempt {} is closed as lost", job.attempt()),
+        false => "the job ends as EXIT lost".to_owned(),
+    };
+    let (when, ttl_words) = (at(ledger, lost), words::duration(ttl));
+    if lost <= since.saturating_add(ttl) {
+        return vec![format!("If not, {what} at {when} (transient_since + {ttl_words}).")];
+    }
+    let latest = at(ledger, since.saturating_add(ttl.saturating_mul(2)));
+    vec![
+        format!("If not, {what} at {when}: its time, {ttl_words}, is over, but the leader is new."),
+        format!(
+            "However often the leader changes, it is decided by {latest} (transient_since + {}).",
+            words::duration(ttl.saturating_mul(2))
+        ),
+    ]
+}
+
+/// What a loss means for another attempt.
+fn elsewhere(job: &Job) -> String {
+    let next = job.attempt().saturating_add(1);
+    if job.tries_again(v1::ExitKind::Lost) {
+        return format!("Then attempt {next} starts once this one is proven dead.");
+    }
+    let why = match (job.retries(), job.cancel()) {
+        (0, _) => "--retries 0",
+        (_, Some(_)) => "a cancel ends its retries",
+        (retries, _) if job.retried() >= retries => "its retries are used up",
+        _ => "--retry-on does not name lost",
+    };
+    format!("It will not be started elsewhere ({why}).")
 }
 
 fn ended(ledger: &Ledger, job: &Job, answer: &mut v1::ExplainAnswer) {

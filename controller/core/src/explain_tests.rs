@@ -116,3 +116,90 @@ fn every_state_has_an_explanation() {
         ]
     );
 }
+
+#[test]
+fn a_retry_that_waits_says_for_what_proof_and_until_when_its_lease_may_hold_it() {
+    let mut world = World::with_node();
+    let job = world.waiting();
+    assert_eq!(
+        told(&world, &sight(&world, 0), job),
+        "Job 1 is PEND: it waits for proof that attempt 1 on n1 is dead.\n\
+         Attempt 1 was closed as agent-died at 22:13:20 UTC; it may still run there.\n\
+         Proof is: n1 comes back without it, tells its end, or was booted anew; or an admin \
+         vouches for it: docket nodes confirm-dead n1\n\
+         If n1 stays cut off, its lease is over at 22:23:28 UTC at the latest: n1 has ended it then.\n\
+         Then attempt 2 is queued (1 of 5 retries used)."
+    );
+    // A new leader counts the lease anew.
+    world.pass(60_000);
+    world.term(2);
+    let text = told(&world, &sight(&world, 0), job);
+    assert!(text.contains("its lease is over at 22:24:28 UTC at the latest"), "{text}");
+}
+
+#[test]
+fn a_retry_without_a_lease_says_that_only_proof_ends_its_wait() {
+    let mut world = World::with_node();
+    let job = world.submit_spec(v1::JobSpec { fence_proof: true, ..retrying() });
+    world.assign_to(job, N1);
+    world.start(job);
+    world.down(N1, 1, DownCause::Rdhup);
+    world.hold(job, false, "h");
+    let text = told(&world, &sight(&world, 0), job);
+    assert!(text.contains("No lease ends it: it waits for proof, however long that takes."));
+    assert!(text.ends_with("Then attempt 2 is held (1 of 5 retries used)."), "{text}");
+}
+
+#[test]
+fn an_unknown_job_of_a_new_leader_says_both_limits() {
+    let mut world = World::with_node();
+    let job = world.running();
+    world.down(N1, 1, DownCause::Silence);
+    world.pass(290_000);
+    world.term(2);
+    let text = told(&world, &sight(&world, 0), job);
+    let line = "If not, the job ends as EXIT lost at 22:18:40 UTC: its time, 5m00s, is over, but \
+                the leader is new.\n\
+                However often the leader changes, it is decided by 22:23:20 UTC (transient_since \
+                + 10m00s).";
+    assert!(text.contains(line), "{text}");
+}
+
+#[test]
+fn an_unknown_job_that_is_tried_again_says_so() {
+    let mut world = World::with_node();
+    let job = world.retrying();
+    world.down(N1, 1, DownCause::Silence);
+    let text = told(&world, &sight(&world, 0), job);
+    let lines: Vec<&str> = text.lines().skip(4).collect();
+    assert_eq!(
+        lines,
+        [
+            "If not, attempt 1 is closed as lost at 22:18:20 UTC (transient_since + 5m00s).",
+            "n1 itself ends it 10m00s after the last answer it had from a leader: its lease.",
+            "Then attempt 2 starts once this one is proven dead.",
+        ]
+    );
+    world.cancel(job);
+    let text = told(&world, &sight(&world, 0), job);
+    let ends = "It will not be started elsewhere (a cancel ends its retries).";
+    assert!(text.contains(ends), "{text}");
+}
+
+#[test]
+fn what_its_node_must_still_carry_out_is_told() {
+    let mut world = World::with_node();
+    let job = world.running();
+    world.suspend(job, false, "s");
+    world.prioritise(job, 9, "p");
+    let text = told(&world, &sight(&world, 0), job);
+    let asked = "mia asked to suspend it; it stops when n1 has been told.\n\
+                 Its priority was set to 9: that counts if another attempt is queued.";
+    assert!(text.ends_with(asked), "{text}");
+    let fact = world.stop_fact(job, true);
+    world.facts(N1, vec![fact]);
+    assert!(!told(&world, &sight(&world, 0), job).contains("asked to suspend"));
+    world.suspend(job, true, "r");
+    let text = told(&world, &sight(&world, 0), job);
+    assert!(text.contains("mia asked to resume it; it goes on when n1 has been told."), "{text}");
+}

@@ -44,6 +44,22 @@ fn full_world() -> World {
     }
     blobs.push(stdin);
     world.apply_all(blobs, vec![command]);
+    world.retrying();
+    let failed = world.retrying();
+    world.finish(
+        failed,
+        End::StartFailure(v1::StartFailure {
+            step: "exec".to_owned(),
+            ..v1::StartFailure::default()
+        }),
+    );
+    world.node_up("agent-3", 1, "l1");
+    let waits = world.submit_spec(retrying());
+    world.assign_to(waits, "agent-3");
+    let started = world.start_fact(waits);
+    world.facts("agent-3", vec![started]);
+    world.down("agent-3", 1, DownCause::Rdhup);
+    world.hold(waits, false, "h");
     world.term(4);
     world.join(N1, 2, "j1");
     let item = world.item(asked, Phase::Running);

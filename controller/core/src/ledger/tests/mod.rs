@@ -1,6 +1,7 @@
 //! Tests of the ledger as a whole: one file per rule of design 3, over a world with verbs.
 
 mod cancel;
+mod edit;
 mod facts;
 mod image;
 mod loss;
@@ -8,5 +9,6 @@ mod manifest;
 mod moves;
 mod random;
 mod retention;
+mod retry;
 mod submit;
 pub(crate) mod world;
