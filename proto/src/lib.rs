@@ -4,6 +4,7 @@
 
 pub mod digest;
 mod id;
+pub mod mutants;
 
 pub use id::{AttemptId, BadAttemptRef, JobId, OrderId, Seq, TaskId};
 
@@ -18,7 +19,7 @@ pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "
 
 /// What was compiled in beyond the product, by name; empty in what users get. `docket --version`
 /// tells it.
-pub const FEATURES: &[&str] = &[];
+pub const FEATURES: &[&str] = if cfg!(feature = "mutants") { &["mutants"] } else { &[] };
 
 /// Version of the session protocol that this build speaks (design 5, Versions).
 pub const PROTOCOL: u32 = 1;

@@ -1,6 +1,7 @@
 //! Trouble, one after another, and its end.
 
 use crate::plan::Fault;
+use crate::rng::Rng;
 use crate::world::{Event, World};
 use docket_core::ledger::Session;
 use worker_agent_core::Event as Heard;
@@ -11,11 +12,18 @@ impl World {
         if self.truth.calm_ms.is_some() {
             return;
         }
-        let gap = self.rng.range(1, 2 * self.plan.fault_gap_ms);
+        // Each fault has its own chance, so that leaving one out leaves the others as they are.
+        let number = self.strikes;
+        self.strikes += 1;
+        let mut dice = Rng::new(self.seed).split(number);
+        let gap = dice.range(1, 2 * self.plan.fault_gap_ms);
         self.at(gap, Event::Chaos);
-        if let Some(fault) = self.rng.pick(&self.plan.faults) {
-            self.trace.note(self.now, || format!("fault: {fault:?}"));
+        let fault = dice.pick(&self.plan.faults);
+        if let Some(fault) = fault.filter(|_| self.plan.trim.wants_strike(number)) {
+            self.trace.note(self.now, || format!("fault {number}: {fault:?}"));
+            std::mem::swap(&mut self.rng, &mut dice);
             self.strike(fault);
+            std::mem::swap(&mut self.rng, &mut dice);
         }
     }
 
@@ -51,6 +59,7 @@ impl World {
                 self.cut_links(fault, n, c)
             }
             Fault::WallJump => self.jump(n, c),
+            Fault::StallOverCut => self.stall_over_cut(n),
             Fault::CommitStall => {
                 let stall = self.rng.skewed(12_000);
                 self.log.busy_until_ms = self.log.busy_until_ms.max(self.now + stall);
@@ -72,7 +81,7 @@ impl World {
             Fault::LeaderFreeze => {
                 let long = if self.rng.permille(500) { 3_000 } else { 2 * self.plan.patience_ms() };
                 let for_ms = self.rng.skewed(long);
-                self.controllers[c].frozen = self.controllers[c].up;
+                self.freeze_controller(c);
                 self.at(for_ms, Event::ControllerThaw { controller: c });
                 // The others do not wait for ever.
                 if for_ms > 2_000 && self.controllers.len() > 1 {
@@ -95,12 +104,39 @@ impl World {
         }
     }
 
+    /// The only leader stands still while a node's network goes and comes: what the node said
+    /// before, and a reset, wait for it together.
+    fn stall_over_cut(&mut self, n: usize) {
+        if self.controllers.len() > 1 {
+            return;
+        }
+        let begins = self.plan.beat_ms + self.rng.below(1_000);
+        let lasts = self.plan.old_word_ms() + self.rng.range(1, 1_000);
+        self.freeze_controller(0);
+        self.at(begins, Event::LinkCut { node: n, controller: 0, for_ms: lasts });
+        let thaws = begins + lasts + self.rng.below(1_500);
+        self.at(thaws, Event::ControllerThaw { controller: 0 });
+    }
+
+    fn freeze_controller(&mut self, c: usize) {
+        let controller = &mut self.controllers[c];
+        if controller.up && !controller.frozen {
+            (controller.frozen, controller.frozen_ms) = (true, self.now);
+        }
+    }
+
     fn cut_links(&mut self, fault: Fault, n: usize, c: usize) {
         let most = match fault {
             Fault::CutShort => 2_000,
             _ => self.plan.patience_ms() + self.plan.policy.transient_job_timeout_ms,
         };
-        let for_ms = self.rng.skewed(most);
+        // Often just long enough for a kernel to give up, and too short for anybody else.
+        let (old, patience) = (self.plan.old_word_ms(), self.plan.patience_ms());
+        let for_ms = if fault != Fault::CutShort && old < patience && self.rng.permille(400) {
+            self.rng.range(old + 1, patience)
+        } else {
+            self.rng.skewed(most)
+        };
         let (up, down) = (fault != Fault::CutDown, fault != Fault::CutUp);
         // From all of them, as a node that lost its network; or from one.
         let all = self.rng.permille(600);

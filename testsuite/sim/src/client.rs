@@ -116,32 +116,42 @@ impl World {
     /// Every request of the run, at its time.
     pub(crate) fn plan_requests(&mut self) {
         for job in 0..self.plan.jobs.len() {
-            let spec = blob(spec_of(&self.plan, job).encode_to_vec());
-            self.client.plans.insert(spec.data.clone(), job);
-            self.client.specs.push(spec);
-            let wanted = self.plan.jobs[job].clone();
-            let needed = self.needs_more(job);
-            let tries =
-                if !needed && self.rng.permille(100) { self.rng.range(1, 3) } else { u64::MAX };
-            self.wish(Wish::Submit, job, wanted.submit_ms, tries);
-            if let Some(at) = wanted.cancel_ms {
-                for _ in 0..self.rng.range(1, 3) {
-                    let later = self.rng.skewed(5_000);
-                    self.wish(Wish::Cancel, job, at + later, u64::MAX);
-                }
+            // Each job has its own chance, so that leaving one out leaves the others as they are.
+            let mut dice = Rng::new(!self.seed).split(job as u64);
+            std::mem::swap(&mut self.rng, &mut dice);
+            self.plan_job(job);
+            std::mem::swap(&mut self.rng, &mut dice);
+        }
+    }
+
+    fn plan_job(&mut self, job: usize) {
+        let spec = blob(spec_of(&self.plan, job).encode_to_vec());
+        self.client.plans.insert(spec.data.clone(), job);
+        self.client.specs.push(spec);
+        if !self.plan.trim.wants_job(job) {
+            return;
+        }
+        let wanted = self.plan.jobs[job].clone();
+        let needed = self.needs_more(job);
+        let tries = if !needed && self.rng.permille(100) { self.rng.range(1, 3) } else { u64::MAX };
+        self.wish(Wish::Submit, job, wanted.submit_ms, tries);
+        if let Some(at) = wanted.cancel_ms {
+            for _ in 0..self.rng.range(1, 3) {
+                let later = self.rng.skewed(5_000);
+                self.wish(Wish::Cancel, job, at + later, u64::MAX);
             }
-            if let Some(at) = wanted.suspend_ms {
-                let later = self.rng.skewed(40_000);
-                self.wish(Wish::Suspend, job, at, u64::MAX);
-                // The rest stands still until all is well again.
-                if self.rng.permille(500) {
-                    self.wish(Wish::Resume, job, at + later, u64::MAX);
-                }
+        }
+        if let Some(at) = wanted.suspend_ms {
+            let later = self.rng.skewed(40_000);
+            self.wish(Wish::Suspend, job, at, u64::MAX);
+            // The rest stands still until all is well again.
+            if self.rng.permille(500) {
+                self.wish(Wish::Resume, job, at + later, u64::MAX);
             }
-            if wanted.hold {
-                let later = self.rng.skewed(20_000);
-                self.wish(Wish::Release, job, wanted.submit_ms + later, u64::MAX);
-            }
+        }
+        if wanted.hold {
+            let later = self.rng.skewed(20_000);
+            self.wish(Wish::Release, job, wanted.submit_ms + later, u64::MAX);
         }
     }
 
@@ -157,6 +167,7 @@ impl World {
         let later_ms = self.plan.rejoin_ms() + self.plan.lag_ms() + 2_000;
         let suspended: Vec<usize> = (0..self.plan.jobs.len())
             .filter(|job| self.plan.jobs[*job].suspend_ms.is_some())
+            .filter(|job| self.plan.trim.wants_job(*job))
             .collect();
         for job in suspended {
             self.wish(Wish::Resume, job, self.now + later_ms, u64::MAX);

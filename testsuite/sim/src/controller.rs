@@ -9,6 +9,7 @@ use crate::truth::Reign;
 use crate::world::{Event, World};
 use docket_core::leader::{Action, Event as Leads, Leader, LeaderConfig, SessionId};
 use docket_core::ledger::Ledger;
+use proto::mutants::Mutant;
 use proto::v1::{self, command::Kind};
 use std::collections::VecDeque;
 
@@ -25,6 +26,8 @@ const SNAPSHOTS_MAX: usize = 2;
 pub(crate) struct Controller {
     pub up: bool,
     pub frozen: bool,
+    /// Since when, if so.
+    pub frozen_ms: u64,
     pub life: u64,
     pub started_ms: u64,
     pub inbox: Vec<Event>,
@@ -37,17 +40,17 @@ pub(crate) struct Controller {
     pub wall_skew_ms: i64,
     /// Added to each apply: a slow disk or a busy thread.
     pub apply_delay_ms: u64,
-    proposer: Proposer,
+    pub proposer: Proposer,
     /// Images on its disk, with the number of entries in them.
     snapshots: Vec<(usize, Vec<Vec<u8>>)>,
 }
 
 #[derive(Default)]
-struct Proposer {
+pub(crate) struct Proposer {
     own: VecDeque<v1::Command>,
     queue: VecDeque<(v1::Command, Vec<v1::Blob>, Waiter)>,
     /// The term in which commands are taken, its led time, and when that was, ms.
-    serving: Option<(u64, u64, u64)>,
+    pub serving: Option<(u64, u64, u64)>,
     in_flight: usize,
     /// Proposed to a log that takes nothing from it any more.
     swallowed: Vec<Waiter>,
@@ -58,6 +61,7 @@ impl Controller {
         Controller {
             up: false,
             frozen: false,
+            frozen_ms: 0,
             life: 0,
             started_ms: 0,
             inbox: Vec::new(),
@@ -213,9 +217,14 @@ impl World {
 
     /// The proposer hears that it leads: the first entry of the term.
     pub(crate) fn begin(&mut self, c: usize, term: u64) {
+        if self.mutant_serves_early(c, term) {
+            return;
+        }
         let controller = &mut self.controllers[c];
-        controller.proposer.serving = None;
-        controller.proposer.in_flight = 0;
+        if !Mutant::ClaimBeforeTerm.active() {
+            controller.proposer.serving = None;
+            controller.proposer.in_flight = 0;
+        }
         let mut commands =
             vec![command(Kind::Term(v1::TermCommand { leader: c as u64 + 1, term }))];
         if controller.ledger.cluster_id().is_empty() {
@@ -256,7 +265,9 @@ impl World {
             return self.controllers[c].proposer.swallowed.extend(lost);
         }
         let (proposer, applied) = ((c, life), None);
-        let entry = Entry { index: 0, term, proposal, proposer, waiters, begins, applied };
+        let stamped_ms = self.now;
+        let entry =
+            Entry { index: 0, term, stamped_ms, proposal, proposer, waiters, begins, applied };
         self.log.pending.push_back(entry);
         let delay = self.rng.skewed(self.plan.commit_max_ms);
         self.log.busy_until_ms = self.log.busy_until_ms.max(self.now + delay);
@@ -320,7 +331,7 @@ impl World {
             if self.log.leader == Some(c) && self.log.term == term {
                 let led_ms = self.controllers[c].ledger.led();
                 self.controllers[c].proposer.serving = Some((term, led_ms, now));
-                self.truth.reign_begins(Reign { controller: c, term, begun_ms: now, led_ms });
+                self.truth.reign_begins(Reign { controller: c, begun_ms: now, led_ms });
             }
         } else {
             proposer.in_flight = proposer.in_flight.saturating_sub(1);
@@ -356,6 +367,8 @@ impl World {
             match action {
                 Action::Propose(command) => {
                     self.trace.note(self.now, || format!("c{c} proposes {}", words(&command)));
+                    self.tell(&Happening::Proposed { controller: c, command: &command });
+                    self.mutant_sends_early(c, &command);
                     self.controllers[c].proposer.own.push_back(command);
                 }
                 Action::Send { session: SessionId(conn), message } => {

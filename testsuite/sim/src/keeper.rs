@@ -46,12 +46,12 @@ pub(crate) struct Keeper {
     /// Lets so many starts fail for the node's sake.
     pub fails: u32,
     pub inbox: Vec<Event>,
-    pending: Vec<Record>,
+    pub(crate) pending: Vec<Record>,
     after: Vec<After>,
     syncing: bool,
     next_fact: u64,
     welcomed: bool,
-    tasks: BTreeMap<Key, Stage>,
+    pub(crate) tasks: BTreeMap<Key, Stage>,
 }
 
 impl Keeper {
@@ -80,7 +80,7 @@ impl Keeper {
             && self.journal.acked >= self.journal.last_fact
     }
 
-    fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.pending.clear();
         self.after.clear();
         self.tasks.clear();
@@ -90,59 +90,6 @@ impl Keeper {
 }
 
 impl World {
-    pub(crate) fn keeper_start(&mut self, n: usize) {
-        if self.nodes[n].keeper.up || !self.nodes[n].booted {
-            return;
-        }
-        let keeper = &mut self.nodes[n].keeper;
-        keeper.up = true;
-        keeper.life += 1;
-        let found: Vec<Key> = keeper.journal.live.keys().copied().collect();
-        self.trace.note(self.now, || format!("keeper {n} starts"));
-        for key in found {
-            self.keeper_recovers(n, key);
-        }
-        self.keeper_turn(n);
-    }
-
-    /// What the guard's file and the marks of processes tell of an accepted attempt.
-    fn keeper_recovers(&mut self, n: usize, key: Key) {
-        let Some(process) = self.nodes[n].processes.get(&key).copied() else {
-            let node = &self.nodes[n];
-            let rebooted = node.keeper.journal.live.get(&key).is_some_and(|l| l.boot != node.boot);
-            let end = if rebooted {
-                finish_fact::End::NodeRebooted(true)
-            } else {
-                finish_fact::End::UnknownStatus(true)
-            };
-            let fact = FinishFact { started_unknown: true, ..self.finish_of(n, key, end) };
-            self.nodes[n].keeper.pending.push(Record::Closed { key, fact });
-            return;
-        };
-        self.note_start(n, key, process);
-        let found = &self.truth.processes[process];
-        if found.rebooted {
-            let fact = self.finish_of(n, key, finish_fact::End::NodeRebooted(true));
-            self.nodes[n].keeper.pending.push(Record::Closed { key, fact });
-        } else if found.runs() {
-            self.nodes[n].keeper.tasks.insert(key, Stage::Running { process });
-        } else {
-            self.nodes[n].keeper.tasks.insert(key, Stage::Closing { process });
-            if !found.lives() {
-                self.keeper_closes(n, process);
-            }
-        }
-    }
-
-    pub(crate) fn keeper_crash(&mut self, n: usize) {
-        if !self.nodes[n].keeper.up {
-            return;
-        }
-        self.trace.note(self.now, || format!("keeper {n} dies"));
-        self.nodes[n].keeper.forget();
-        self.keeper_link_breaks(n);
-    }
-
     pub(crate) fn keeper_request(&mut self, n: usize, request: KeeperRequest) {
         use keeper_request::Kind;
         let Some(kind) = request.kind else { return };
@@ -177,7 +124,7 @@ impl World {
     }
 
     /// Everything of one turn becomes durable together, a moment later.
-    fn keeper_turn(&mut self, n: usize) {
+    pub(crate) fn keeper_turn(&mut self, n: usize) {
         let delay = self.rng.skewed(8);
         let keeper = &mut self.nodes[n].keeper;
         if !keeper.syncing {
@@ -368,7 +315,7 @@ impl World {
         process
     }
 
-    fn note_start(&mut self, n: usize, key: Key, process: usize) {
+    pub(crate) fn note_start(&mut self, n: usize, key: Key, process: usize) {
         let journalled =
             self.nodes[n].keeper.journal.live.get(&key).is_some_and(|l| l.started.is_some());
         if !journalled {
@@ -389,7 +336,7 @@ impl World {
         }
     }
 
-    fn finish_of(&self, n: usize, key: Key, end: finish_fact::End) -> FinishFact {
+    pub(crate) fn finish_of(&self, n: usize, key: Key, end: finish_fact::End) -> FinishFact {
         let process = self.nodes[n].processes.get(&key).copied();
         FinishFact {
             attempt: Some(key.attempt_ref()),

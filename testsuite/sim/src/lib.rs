@@ -17,16 +17,27 @@ mod invariants;
 mod journal;
 mod keeper;
 mod log;
+#[cfg(feature = "mutants")]
+mod mutants;
 mod network;
 mod plan;
 mod process;
 mod queue;
+mod recovery;
 mod rng;
+mod shell_bugs;
+mod shrink;
 mod trace;
+mod trim;
 mod truth;
+mod watch;
 mod world;
 
 pub use command::main;
 pub use invariants::TABLE;
+#[cfg(feature = "mutants")]
+pub use mutants::{Caught, ROWS, Row, hunt};
+pub use shrink::{Shrunk, shrink};
 pub use trace::Tracing;
-pub use world::{Report, Violation, run};
+pub use trim::{Case, Trim};
+pub use world::{Report, Violation, run, run_case};

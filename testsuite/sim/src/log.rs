@@ -12,6 +12,8 @@ pub(crate) struct Entry {
     /// 0 until it is committed.
     pub index: u64,
     pub term: u64,
+    /// When it was stamped, in real virtual time: no clock of the cluster shows it.
+    pub stamped_ms: u64,
     pub proposal: v1::Proposal,
     /// Who proposed it: controller and its life. Only that one answers the waiters.
     pub proposer: (usize, u64),

@@ -1,6 +1,7 @@
 //! Connections between agents and controllers, as TCP gives them: each direction keeps its order,
 //! a cut holds everything back and lets it go late, an end travels behind what was sent before it.
 
+use crate::watch::Watch;
 use crate::world::{Event, World};
 use docket_core::leader::{Event as Leads, SessionEnd, SessionId};
 use proto::v1::{AgentMessage, LeaderMessage, agent_message};
@@ -48,6 +49,7 @@ pub(crate) struct Conn {
     down: VecDeque<Down>,
     held_up: u32,
     held_down: u32,
+    pub watch: Watch,
 }
 
 /// Between one node and one controller.
@@ -85,6 +87,7 @@ impl World {
             down: VecDeque::new(),
             held_up: 0,
             held_down: 0,
+            watch: Watch::default(),
         };
         self.conns.insert(self.next_conn, conn);
     }
@@ -118,6 +121,9 @@ impl World {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         if !conn.controller_open {
             return;
+        }
+        if let Down::Message(message) = &item {
+            conn.watch.sent(message);
         }
         conn.down.push_back(item);
         self.at(delay, Event::Down { conn: id });
@@ -177,7 +183,9 @@ impl World {
                 }
                 self.trace.note(self.now, || format!("n{n} > c{c} #{id} {}", up_words(&message)));
                 self.heard(id);
+                self.watch_beat(id, &message);
                 self.leader_step(c, Leads::Message { session, message: *message });
+                self.watch_answer(id);
             }
             Up::Message(message) => {
                 let Some(agent_message::Kind::Join(join)) = message.kind else { return };
@@ -282,8 +290,7 @@ impl World {
         if link.serial != serial || !link.cut() {
             return;
         }
-        // Sooner than this no kernel gives up; later than this the last word is old (design 3, RDHUP).
-        let old = self.plan.beat_ms + 2_500 + 2 * self.plan.net_max_ms;
+        let old = self.plan.old_word_ms();
         let long = link.silent_ms.is_some_and(|since| self.now - since > old);
         *link = Link { serial, ..Link::default() };
         self.trace.note(self.now, || format!("n{n} c{c} heals"));

@@ -2,6 +2,7 @@
 //! Each seed uses only some of the faults, for many bugs hide behind too much of everything.
 
 use crate::rng::Rng;
+use crate::trim::Trim;
 use proto::v1::{OnDisconnect, Policy};
 
 /// A kind of trouble.
@@ -29,10 +30,11 @@ pub(crate) enum Fault {
     CommitStall,
     ApplyStall,
     WallJump,
+    StallOverCut,
 }
 
 /// Every kind.
-pub(crate) const FAULTS: [Fault; 22] = [
+pub(crate) const FAULTS: [Fault; 23] = [
     Fault::AgentKill,
     Fault::AgentStop,
     Fault::AgentFreeze,
@@ -55,6 +57,7 @@ pub(crate) const FAULTS: [Fault; 22] = [
     Fault::CommitStall,
     Fault::ApplyStall,
     Fault::WallJump,
+    Fault::StallOverCut,
 ];
 
 /// One run.
@@ -73,6 +76,8 @@ pub(crate) struct Plan {
     pub fault_gap_ms: u64,
     /// Chaos, calm, chaos again; after that everything must settle.
     pub chaos_ms: [u64; 2],
+    /// What is left out of all that.
+    pub trim: Trim,
 }
 
 /// One job, as its submitter and its program know it.
@@ -98,11 +103,12 @@ pub(crate) struct JobPlan {
 }
 
 /// Jobs of one run at most: what matters are interleavings, not numbers.
-const JOBS_MAX: u64 = 80;
+pub(crate) const JOBS_MAX: u64 = 80;
 
 impl Plan {
-    pub fn draw(rng: &mut Rng) -> Plan {
-        let beat_ms = 500 + rng.skewed(4_500);
+    pub fn draw(rng: &mut Rng, trim: &Trim) -> Plan {
+        let beat_ms =
+            if rng.permille(300) { rng.range(2_000, 5_000) } else { 500 + rng.skewed(4_500) };
         let timeout = beat_ms * 3 + rng.below(beat_ms * 2);
         let ttl = timeout + rng.skewed(60_000);
         let policy = Policy {
@@ -132,8 +138,12 @@ impl Plan {
             faults,
             fault_gap_ms: 150 + rng.skewed(6_000),
             chaos_ms,
+            trim: trim.clone(),
         };
         plan.jobs = (0..jobs).map(|_| plan.draw_job(rng)).collect();
+        plan.nodes = trim.nodes.unwrap_or(plan.nodes);
+        plan.controllers = trim.controllers.unwrap_or(plan.controllers);
+        plan.chaos_ms[0] = trim.calm_after.unwrap_or(plan.chaos_ms[0]);
         plan
     }
 
@@ -178,6 +188,12 @@ impl Plan {
         self.policy.heartbeat_timeout_ms
     }
 
+    /// A cut of this length outlives the kernel's patience, and the last word is old by then
+    /// (design 3, RDHUP); shorter ones heal as if nothing had been, ms.
+    pub fn old_word_ms(&self) -> u64 {
+        self.beat_ms + 2_500 + 2 * self.net_max_ms
+    }
+
     /// How long after the last fault every agent has a judged session at the latest: it gives up a
     /// dead one, finds the leader by trying, and shows its manifest; a lost proposal costs 10 s.
     pub fn rejoin_ms(&self) -> u64 {
@@ -195,6 +211,9 @@ impl Plan {
         let work: u64 = self
             .jobs
             .iter()
+            .enumerate()
+            .filter(|(job, _)| self.trim.wants_job(*job))
+            .map(|(_, job)| job)
             .map(|job| job.duration_ms.unwrap_or(0) + job.grace_ms + job.linger_ms + 5_000)
             .sum();
         2 * self.rejoin_ms()

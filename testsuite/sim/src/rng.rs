@@ -9,6 +9,13 @@ impl Rng {
         Rng(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x9e37_79b9_7f4a_7c15)
     }
 
+    /// Another source, of the same seed and that number.
+    pub fn split(&self, number: u64) -> Rng {
+        let mut other = Rng(self.0 ^ number.wrapping_mul(0xd6e8_feb8_6659_fd93));
+        other.draw();
+        other
+    }
+
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug)]
 pub(crate) struct Reign {
     pub controller: usize,
-    pub term: u64,
     pub begun_ms: u64,
     pub led_ms: u64,
 }
@@ -35,6 +34,8 @@ pub(crate) struct Truth {
     pub reign: Option<Reign>,
     /// The leader itself stood still until then, ms.
     pub stalled_ms: u64,
+    /// When controllers stood still: which, from, to.
+    pub stalls: Vec<(usize, u64, u64)>,
     pub words: BTreeMap<String, Word>,
     /// Job id of each plan, once acknowledged.
     pub acked: BTreeMap<usize, u64>,
@@ -55,5 +56,17 @@ impl Truth {
         if newest {
             known.newest_ms = now_ms;
         }
+    }
+
+    /// How long that controller stood still since then, ms, and how often.
+    pub fn stalled_since(&self, controller: usize, since_ms: u64) -> (u64, u64) {
+        let mut sum = (0, 0);
+        for (_, from, to) in self.stalls.iter().filter(|(who, ..)| *who == controller) {
+            let within = to.saturating_sub(since_ms.max(*from));
+            if within > 0 {
+                sum = (sum.0 + within, sum.1 + 1);
+            }
+        }
+        sum
     }
 }

@@ -11,6 +11,7 @@ use crate::process::Key;
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::trace::{Trace, Tracing};
+use crate::trim::Case;
 use crate::truth::Truth;
 use std::collections::{BTreeMap, BTreeSet};
 use worker_agent_core::SessionNo;
@@ -31,6 +32,7 @@ pub(crate) enum Event {
     Down { conn: u64 },
     Reset { conn: u64 },
     LinkHeals { node: usize, controller: usize, serial: u64 },
+    LinkCut { node: usize, controller: usize, for_ms: u64 },
     Dialled { node: usize, life: u64, no: SessionNo, controller: usize },
     DialFailed { node: usize, life: u64, no: SessionNo },
     AgentStart { node: usize },
@@ -94,7 +96,7 @@ pub struct Violation {
 }
 
 /// How a run went.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
     /// The first broken property, if one was.
     pub violation: Option<Violation>,
@@ -106,6 +108,8 @@ pub struct Report {
     pub virtual_ms: u64,
     /// Jobs acknowledged.
     pub jobs: u64,
+    /// Faults that struck or were left out.
+    pub strikes: u64,
     /// How often each kind of end and each cause came up: a run that reaches nothing proves nothing.
     pub seen: BTreeMap<String, u64>,
 }
@@ -116,6 +120,9 @@ pub(crate) struct World {
     pub rng: Rng,
     pub queue: Queue<Event>,
     pub plan: Plan,
+    pub seed: u64,
+    /// Faults so far.
+    pub strikes: u64,
     pub log: Log,
     pub controllers: Vec<Controller>,
     /// Cut off from the other controllers.
@@ -134,7 +141,14 @@ pub(crate) struct World {
 
 /// Runs one seed.
 pub fn run(seed: u64, tracing: Tracing) -> Report {
-    let mut world = World::new(seed, tracing);
+    run_case(&Case { seed, ..Case::default() }, tracing)
+}
+
+/// Runs one seed, perhaps with less than its plan says, perhaps with a bug switched on.
+pub fn run_case(case: &Case, tracing: Tracing) -> Report {
+    #[cfg(feature = "mutants")]
+    proto::mutants::choose(case.mutant.and_then(proto::mutants::Mutant::of_number));
+    let mut world = World::new(case, tracing);
     let mut events = 0;
     while !world.over && !world.failed() {
         let Some((at, event)) = world.queue.pop() else { break };
@@ -152,13 +166,15 @@ pub fn run(seed: u64, tracing: Tracing) -> Report {
         events,
         virtual_ms: world.now,
         jobs: world.truth.acked.len() as u64,
+        strikes: world.strikes,
     }
 }
 
 impl World {
-    fn new(seed: u64, tracing: Tracing) -> World {
+    fn new(case: &Case, tracing: Tracing) -> World {
+        let seed = case.seed;
         let mut rng = Rng::new(seed);
-        let plan = Plan::draw(&mut rng);
+        let plan = Plan::draw(&mut rng, &case.trim);
         let mut trace = Trace::new(tracing);
         trace.note(0, || format!("seed {seed}: {plan:#?}"));
         let nodes: Vec<Node> = (0..plan.nodes).map(|n| Node::new(n, &mut rng)).collect();
@@ -178,6 +194,8 @@ impl World {
             invariants: Invariants::all(),
             violation: None,
             over: false,
+            seed,
+            strikes: 0,
             plan,
             rng,
         };
@@ -197,7 +215,7 @@ impl World {
         let [first, second] = self.plan.chaos_ms;
         self.at(3_000, Event::Chaos);
         self.at(first, Event::Calm);
-        if self.rng.permille(300) {
+        if self.rng.permille(300) && self.plan.trim.calm_after.is_none() {
             let again = first + self.plan.rejoin_ms() + 5_000;
             self.at(again, Event::ChaosAgain);
             self.at(again + second, Event::Calm);
@@ -345,6 +363,11 @@ impl World {
             Event::LinkHeals { node, controller, serial } => {
                 self.link_heals(node, controller, serial);
             }
+            Event::LinkCut { node, controller, for_ms } => {
+                if self.truth.calm_ms.is_none() {
+                    self.cut(node, controller, true, true, for_ms);
+                }
+            }
             Event::LeaderTick { controller, .. } => self.leader_tick(controller),
             Event::Apply { controller, .. } => self.apply_next(controller),
             Event::Commit { .. } => self.commit(),
@@ -423,6 +446,7 @@ impl World {
         }
         self.trace.note(self.now, || format!("controller {c} goes on"));
         self.truth.stalled_ms = self.truth.stalled_ms.max(self.now);
+        self.truth.stalls.push((c, self.controllers[c].frozen_ms, self.now));
         let inbox = std::mem::take(&mut self.controllers[c].inbox);
         self.replay(inbox);
     }

@@ -4,6 +4,7 @@ use crate::agent::AgentCore;
 use crate::event::{Action, SessionNo};
 use crate::join::Link;
 use proto::AttemptId;
+use proto::mutants::Mutant;
 use proto::v1;
 use proto::v1::agent_message::Kind as Up;
 use proto::v1::keeper_request::Kind as ToKeeper;
@@ -66,6 +67,9 @@ impl AgentCore {
     }
 
     pub(crate) fn ask_manifest_for(&mut self, asked: u64) {
+        if Mutant::ManifestOnlyFirst.active() && self.dials > 1 {
+            return;
+        }
         if let Link::Joined(session) = &self.link {
             let session = session.no;
             self.ask_manifest(Ask::Leader { session, asked });

@@ -8,6 +8,7 @@ use super::reign::Reign;
 use super::session::Session;
 use super::turn::Turn;
 use crate::ledger::Job;
+use proto::mutants::Mutant;
 use proto::v1::{
     AttemptRef, Facts, KillCause, KillOrder, ManifestItem, ResumeOrder, RunOrder, SuspendOrder,
     Token, fact, leader_message,
@@ -173,7 +174,11 @@ fn fence_one(
 }
 
 fn orders(session: &mut Session, turn: &mut Turn<'_>, job: &Job) {
-    let wants = desired(job, &session.join.agent_id, session.join.incarnation);
+    let mut wants = desired(job, &session.join.agent_id, session.join.incarnation);
+    if Mutant::IntentsDropped.active() {
+        let joined = turn.ledger.agent(&session.join.agent_id).map(|agent| agent.up_order());
+        wants.retain(|want| matches!(want, Want::Run { .. }) || Some(want.order()) > joined);
+    }
     for want in session.reported.untold(job.attempt_id(), job.token(), &wants) {
         send(session, turn, want.order(), order_of(job, want));
     }

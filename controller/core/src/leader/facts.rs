@@ -9,6 +9,7 @@ use super::turn::{Refusal, Turn};
 use crate::ledger::{Ledger, Outcome};
 use prost::Message as _;
 use proto::Seq;
+use proto::mutants::Mutant;
 use proto::v1::{Ack, Facts, FactsCommand, Join, Later, ResendFrom, command, leader_message};
 use std::collections::VecDeque;
 
@@ -123,6 +124,9 @@ fn pump(session: &mut Session, turn: &mut Turn<'_>) {
 
 fn propose(session: &mut Session, turn: &mut Turn<'_>, batch: Facts) {
     session.facts.in_flight.push_back((batch.to, turn.now));
+    if Mutant::AckBeforeApplied.active() {
+        acknowledge(session, turn, &batch, &[]);
+    }
     turn.propose(command::Kind::Facts(FactsCommand {
         agent_id: session.join.agent_id.clone(),
         incarnation: session.join.incarnation,

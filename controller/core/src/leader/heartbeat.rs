@@ -9,6 +9,7 @@ use super::session::Session;
 use super::turn::Turn;
 use crate::ledger::{Job, Ledger, State};
 use proto::digest::Digest;
+use proto::mutants::Mutant;
 use proto::v1::{Heartbeat, HeartbeatAnswer, Phase, leader_message};
 
 /// Mismatches in a row that make the leader ask: one alone may be a change that is on its way.
@@ -85,7 +86,7 @@ pub(super) fn take(
 }
 
 fn wants_manifest(session: &mut Session, ledger: &Ledger, beat: &Heartbeat) -> bool {
-    if !beat.keeper_answers {
+    if !beat.keeper_answers || Mutant::DigestIgnored.active() {
         return false;
     }
     if session.manifest.pending() {
@@ -98,6 +99,9 @@ fn wants_manifest(session: &mut Session, ledger: &Ledger, beat: &Heartbeat) -> b
 
 /// Both sides describe the same point: F is applied, and O is the last order that was sent.
 fn comparable(session: &Session, ledger: &Ledger, beat: &Heartbeat) -> bool {
+    if Mutant::DigestOutOfOrder.active() {
+        return true;
+    }
     session.facts.idle()
         && facts::high(ledger, &session.join) == beat.last_seq
         && session.comparison.last_order == beat.last_order

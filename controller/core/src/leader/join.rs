@@ -8,6 +8,7 @@ use super::reign::{Reign, protocol};
 use super::session::Session;
 use super::turn::{Refusal, Turn};
 use crate::ledger::{Ledger, Outcome, Rejection};
+use proto::mutants::Mutant;
 use proto::v1::{AgentMessage, AgentUpCommand, Join, Ping, Welcome, command, leader_message};
 
 /// Longest agent id, process id or journal id, in bytes: they are random values of 16 bytes, in
@@ -36,7 +37,7 @@ pub(super) fn opened(reign: &mut Reign, turn: &mut Turn<'_>, id: SessionId, join
     }
     liveness::joins(reign, turn, &join);
     reign.newcomers.insert(id, Newcomer::new(join));
-    if reign.begun.is_some() {
+    if reign.begun.is_some() || Mutant::ClaimBeforeTerm.active() {
         proceed(reign, turn, id);
     }
 }

@@ -9,6 +9,7 @@ use super::session::Session;
 use super::turn::Turn;
 use super::{SessionEnd, SessionId, facts, join};
 use crate::ledger::{self, Ledger};
+use proto::mutants::Mutant;
 use proto::v1::{
     AgentDownCommand, DownCause, GoodbyeKind, Join, UnknownCommand, agent_message, command,
 };
@@ -27,6 +28,9 @@ pub(super) fn heard(
     kind: &agent_message::Kind,
 ) {
     let Some(life) = reign.lives.get_mut(agent) else { return };
+    if Mutant::BeatIsNoLife.active() && matches!(kind, agent_message::Kind::Heartbeat(_)) {
+        return;
+    }
     let mut ask = life.heard(turn.now);
     if vouches(kind) {
         life.unvouched_ms = 0;
@@ -78,7 +82,7 @@ fn after_close(
     end: SessionEnd,
 ) -> Option<Pulse> {
     let lost = |cause| Some(Pulse::Lost { proposed_ms: turn.now, cause });
-    match session.goodbye {
+    match session.goodbye.filter(|_| !Mutant::GoodbyeIgnored.active()) {
         Some(GoodbyeKind::Leave) => lost(DownCause::Leave),
         Some(GoodbyeKind::Restart) => lost(DownCause::Goodbye),
         // It is about to be back; until then it is silent.
@@ -97,8 +101,8 @@ fn proves_death(reign: &Reign, turn: &Turn<'_>, session: &Session, end: SessionE
     let last_word = reign.lives.get(&join.agent_id).and_then(|life| life.last_word_ms(turn.now));
     let back_already = reign.newcomers.values().any(|newcomer| same_process(&newcomer.join, join));
     matches!(end, SessionEnd::Fin | SessionEnd::Reset)
-        && last_word.is_some_and(|age| age < window)
-        && !reign.pace.stalled_within(window, turn.now)
+        && last_word.is_some_and(|age| age < window || Mutant::DeathAfterPartition.active())
+        && (!reign.pace.stalled_within(window, turn.now) || Mutant::DeathAfterStall.active())
         && !back_already
         // What was dropped is still in the journal: its finish must not be overtaken either.
         && session.facts.complete()
@@ -126,13 +130,14 @@ pub(super) fn joins(reign: &mut Reign, turn: &mut Turn<'_>, join: &Join) {
 /// One pass: `passed` is added to every silence, and what is over its time is proposed, once.
 pub(super) fn sweep(reign: &mut Reign, turn: &mut Turn<'_>, passed: u64) {
     let timeout = turn.ledger.policy().heartbeat_timeout_ms;
-    let stalled = reign.pace.stalled_within(PASS_MAX_MS, turn.now);
+    let stalled =
+        reign.pace.stalled_within(PASS_MAX_MS, turn.now) && !Mutant::DeathAfterStall.active();
     for (agent, life) in &mut reign.lives {
         match life.pulse {
             Pulse::Counting { quiet_ms } => {
                 let quiet_ms = quiet_ms.saturating_add(passed);
                 life.pulse = Pulse::Counting { quiet_ms };
-                if quiet_ms >= timeout {
+                if quiet_ms >= timeout && !Mutant::SilenceNotSwept.active() {
                     lose(life, turn, agent, DownCause::Silence);
                 }
             }
@@ -186,6 +191,11 @@ pub(super) fn told(reign: &mut Reign, turn: &mut Turn<'_>, agent: &str) {
 
 /// Gives an agent up, and proposes that unless the ledger knows, of all its tasks.
 fn lose(life: &mut Life, turn: &mut Turn<'_>, agent: &str, cause: DownCause) {
+    let cause = match cause {
+        DownCause::Rdhup if Mutant::DeathSilenceSwapped.active() => DownCause::Silence,
+        DownCause::Silence if Mutant::DeathSilenceSwapped.active() => DownCause::Rdhup,
+        cause => cause,
+    };
     life.pulse = Pulse::Lost { proposed_ms: turn.now, cause };
     let known = !counts_as_up(turn.ledger, agent, life.incarnation);
     if !known || holds_any(turn.ledger, agent) {

@@ -8,6 +8,7 @@ use super::reign::{Reign, protocol};
 use super::session::Session;
 use super::turn::{Refusal, Turn};
 use crate::ledger::{ManifestOutcome, Outcome, Rejection};
+use proto::mutants::Mutant;
 use proto::v1::{
     ManifestCommand, ManifestItem, ManifestPage, Phase, SendManifest, command, leader_message,
 };
@@ -74,7 +75,9 @@ impl ManifestFlow {
     fn ready(&mut self, high: u64, now: u64) -> Option<(u64, bool, ManifestPage)> {
         let at_join = self.at_join;
         let Stage::Coming { pages, next, in_flight, .. } = &mut self.stage else { return None };
-        let page = pages.front().filter(|page| in_flight.is_none() && page.last_seq <= high)?;
+        let page = pages.front().filter(|page| {
+            in_flight.is_none() && page.last_seq <= high || Mutant::FactsBeforeManifest.active()
+        })?;
         *in_flight = Some(now);
         Some((*next, at_join, page.clone()))
     }

@@ -3,6 +3,7 @@
 
 use super::book::Ledger;
 use super::outcome::{Applied, Outcome, Rejection};
+use proto::mutants::Mutant;
 use proto::{OrderId, v1, v1::command::Kind};
 use std::collections::BTreeMap;
 
@@ -42,7 +43,11 @@ impl Ledger {
         }
         self.applied = index;
         self.wall_ms = proposal.wall_ms;
-        self.led_ms = self.led_ms.max(proposal.led_ms);
+        let led_ms = match proposal.led_ms {
+            _ if Mutant::WallClockDeadlines.active() => proposal.wall_ms,
+            led_ms => led_ms,
+        };
+        self.led_ms = self.led_ms.max(led_ms);
         let blobs: Incoming<'_> =
             proposal.blobs.iter().map(|blob| (&*blob.hash, &*blob.data)).collect();
         let outcomes = (0u64..)

@@ -12,6 +12,7 @@ use super::settle::Told;
 use super::state::Kind;
 use super::submit::{request_id, requester};
 use super::users::User;
+use proto::mutants::Mutant;
 use proto::{JobId, v1};
 use std::sync::Arc;
 
@@ -63,7 +64,8 @@ impl Ledger {
 
     fn cancel_one(&mut self, id: JobId, asker: &Asker<'_>) -> Result<CancelVerdict, Rejection> {
         let job = self.owned(id, asker)?;
-        if let Some(known) = job.cancel() {
+        let replaces = Mutant::CancelRestarts.active() && !job.terminal();
+        if let Some(known) = job.cancel().filter(|_| !replaces) {
             // The same request again gets the first answer, whatever came since (P8).
             let repeated = known.request == asker.request && known.by == asker.user;
             return Ok(match (repeated, known.at_once, job.terminal()) {

@@ -9,6 +9,7 @@ use super::node::NodeFault;
 use super::outcome::{Outcome, Rejection};
 use super::settle::Told;
 use super::state::{Kind, Late, Run, Started, State, Was};
+use proto::mutants::Mutant;
 use proto::{AttemptId, JobId, Seq, v1, v1::fact};
 use std::sync::Arc;
 
@@ -118,7 +119,8 @@ impl Ledger {
             self.counters.evicted += 1;
             return Target::NoOp;
         };
-        if attempt.task != job.task_id() || attempt.attempt < job.attempt {
+        let older = attempt.attempt < job.attempt && !Mutant::AttemptNotCompared.active();
+        if attempt.task != job.task_id() || older {
             self.counters.other_attempt += 1;
             return match attempt.task == job.task_id() {
                 true => Target::Closed(id, attempt.attempt),
@@ -190,9 +192,11 @@ impl Ledger {
         let Some(job) = self.jobs.job(id) else { return };
         let cancelled_by = job.cancel().map(|cancel| cancel.by.name.clone());
         let verdict = judge(fact, &job.spec().success_codes, cancelled_by.as_deref());
-        if let Some(ended) = job.state.ended() {
+        let overwrites = Mutant::TerminalOverwritten.active();
+        if let Some(ended) = job.state.ended().filter(|_| !overwrites) {
             let attempt = job.attempt;
-            if ended.reason.without_word() && ended.late.is_none() {
+            let keeps = !Mutant::LateForgotten.active();
+            if ended.reason.without_word() && ended.late.is_none() && keeps {
                 self.note_late(by, id, fact, verdict);
             } else {
                 self.counters.after_end += 1;

@@ -9,6 +9,7 @@ use super::node::{Agent, DownWhy, Session};
 use super::state::{Ended, Fence, Grant, Kind, Late, Started, State};
 use super::table::Remembered;
 use super::users::User;
+use proto::mutants::Mutant;
 use proto::v1::{self, image_cause, image_record};
 use proto::{AttemptId, JobId};
 use std::collections::BTreeMap;
@@ -52,7 +53,7 @@ pub(super) fn agent_image(agent: &Agent) -> v1::ImageAgent {
     };
     v1::ImageAgent {
         join: Some(agent.join.clone()),
-        high: agent.high.0,
+        high: if Mutant::HighLostInImage.active() { 0 } else { agent.high.0 },
         up_order: agent.up_order.0,
         session: session_code(agent.session),
         since_wall_ms: agent.since_wall_ms,

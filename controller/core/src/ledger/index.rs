@@ -6,6 +6,7 @@ use super::job::Job;
 use super::request::RequestId;
 use super::state::{State, StateName};
 use super::table::{Slot, Table};
+use proto::mutants::Mutant;
 use proto::{JobId, OrderId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -113,7 +114,9 @@ impl Indexes {
         if *count == 0 {
             self.counts.remove(&name);
         }
-        if let Some(grant) = job.state.binding() {
+        if let Some(grant) = job.state.binding()
+            && !Mutant::ResourcesKept.active()
+        {
             self.release(grant, job.id);
         }
         match &job.state {

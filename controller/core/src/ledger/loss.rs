@@ -10,6 +10,7 @@ use super::outcome::{Outcome, Rejection};
 use super::settle::Told;
 use super::state::{Kind, State, Unknown, Was};
 use proto::JobId;
+use proto::mutants::Mutant;
 use proto::v1::{self, DownCause, OnDisconnect};
 use std::sync::Arc;
 
@@ -43,6 +44,9 @@ impl Ledger {
         self.leader = command.leader;
         self.term_led_ms = self.led_ms;
         let why: Arc<str> = "the leader changed; its node has not been heard since".into();
+        if Mutant::TermKeepsRunning.active() {
+            return Outcome::TermStarted { count: 0 };
+        }
         Outcome::TermStarted { count: self.lose_everybody(&why, DownWhy::NewTerm) }
     }
 
@@ -76,7 +80,8 @@ impl Ledger {
         let mut count = 0;
         for id in self.ids_held_by(agent_id) {
             let Some(job) = self.job(id) else { continue };
-            let ran = matches!(job.kind(), Kind::Running | Kind::Suspended)
+            let ran = (matches!(job.kind(), Kind::Running | Kind::Suspended)
+                || Mutant::DispatchedDied.active() && job.kind() == Kind::Dispatched)
                 && job.grant().is_some_and(|grant| grant.incarnation == incarnation);
             if ran && self.ends_on_disconnect(job.spec()) {
                 let who = self.by_leader();
@@ -89,6 +94,7 @@ impl Ledger {
 
     fn ends_on_disconnect(&self, spec: &v1::JobSpec) -> bool {
         match spec.on_disconnect() {
+            _ if Mutant::DisconnectIgnored.active() => true,
             OnDisconnect::Unspecified => self.policy.on_disconnect() != OnDisconnect::Unknown,
             given => given == OnDisconnect::Exit,
         }
@@ -108,7 +114,7 @@ impl Ledger {
         let mut count = 0;
         for id in self.ids_held_by(agent_id) {
             // A task that is unknown already keeps its older `transient_since` (B2).
-            if self.job(id).is_some_and(|job| job.kind().held_by()) {
+            if self.job(id).is_some_and(|job| loses(job.kind())) {
                 self.lose(id, why);
                 count += 1;
             }
@@ -124,6 +130,7 @@ impl Ledger {
                 State::Dispatched(grant) => ((**grant).clone(), Was::Dispatched),
                 State::Running(run) => (run.grant.clone(), Was::Running(run.started.clone())),
                 State::Suspended(run) => (run.grant.clone(), Was::Suspended(run.started.clone())),
+                State::Unknown(unknown) => (unknown.grant.clone(), unknown.was.clone()),
                 _ => return,
             };
             let why = Arc::clone(why);
@@ -153,6 +160,16 @@ impl Ledger {
             .get(agent_id)
             .ok_or_else(|| Rejection::NoSuchAgent { agent_id: agent_id.to_owned() })?;
         let now = agent.incarnation();
-        Ok((now != incarnation).then(|| format!("the agent's session is {now}, not {incarnation}")))
+        let counts = now != incarnation && !Mutant::OldSessionEnds.active();
+        Ok(counts.then(|| format!("the agent's session is {now}, not {incarnation}")))
+    }
+}
+
+/// Whether the loss of its node makes a task of this kind unknown.
+fn loses(kind: Kind) -> bool {
+    match kind {
+        Kind::Unknown => Mutant::SinceResetByTerm.active(),
+        Kind::Dispatched => !Mutant::DispatchedForgotten.active(),
+        kind => kind.held_by(),
     }
 }

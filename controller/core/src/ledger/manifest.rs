@@ -10,6 +10,7 @@ use super::node::{DownWhy, Judging, Session};
 use super::outcome::{ManifestOutcome, Outcome, Rejection};
 use super::settle::Told;
 use super::state::{Grant, Kind, Run, Started, State};
+use proto::mutants::Mutant;
 use proto::{AttemptId, JobId, OrderId, Seq, v1, v1::Phase};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -74,7 +75,7 @@ impl Ledger {
             Session::Down(why) => return Ok(Some(format!("the agent is down: {}", why.as_str()))),
         }
         // Judged without its facts, an attempt that has ended would look as if it never came.
-        if page.last_seq > agent.high.0 {
+        if page.last_seq > agent.high.0 && !Mutant::FactsBeforeManifest.active() {
             return Err(Rejection::FactsNotApplied { high: agent.high, last: Seq(page.last_seq) });
         }
         if page.page == 0 {
@@ -121,6 +122,11 @@ impl Ledger {
             return Verdict::Stray;
         }
         let Some(job) = self.job(id) else { return Verdict::Kill };
+        if Mutant::OrphanKept.active() && job.terminal()
+            || Mutant::OlderAttemptKept.active() && attempt.attempt < job.attempt()
+        {
+            return Verdict::Keep;
+        }
         if attempt.task != job.task_id() {
             return Verdict::Stray;
         }
@@ -156,7 +162,9 @@ impl Ledger {
         let Some(job) = self.job(id) else { return };
         let Some(mut grant) = job.grant().cloned() else { return };
         let before = job.kind();
-        grant.incarnation = page.incarnation;
+        if !Mutant::ClaimKeepsSession.active() {
+            grant.incarnation = page.incarnation;
+        }
         if let Some(agent) = self.agents.get(page.agent_id.as_str()) {
             grant.journal = Arc::clone(&agent.journal);
             grant.boot = Arc::clone(&agent.boot);
@@ -192,7 +200,8 @@ impl Ledger {
             let same = grant.journal == journal;
             // An order that the same journal never saw was lost on the way. If it was heard to
             // run, or the journal is another, the node has lost it: it must not run again.
-            if same && job.started().is_none() {
+            let resends = same || Mutant::LostJournalResent.active();
+            if resends && job.started().is_none() {
                 self.send_again(id, page.incarnation);
                 outcome.resend.push(attempt);
             } else {
@@ -269,7 +278,7 @@ fn claimed(grant: Grant, job: &Job, item: &v1::ManifestItem) -> State {
     let suspended = match (item.phase(), job.state()) {
         (Phase::Accepted, State::Unknown(unknown)) => unknown.was.kind() == Kind::Suspended,
         (Phase::Accepted, state) => state.kind() == Kind::Suspended,
-        (phase, _) => phase == Phase::Suspended,
+        (phase, _) => phase == Phase::Suspended && !Mutant::StoppedClaimedRunning.active(),
     };
     let run = Box::new(Run { grant, started });
     if suspended { State::Suspended(run) } else { State::Running(run) }

@@ -7,6 +7,7 @@ use super::job::Job;
 use super::request::{REMEMBERED_MAX, REQUEST_WINDOW_MS};
 use super::state::{Ended, Started, State};
 use super::table::{Remembered, Slot};
+use proto::mutants::Mutant;
 use proto::{JobId, v1};
 use std::sync::Arc;
 
@@ -98,7 +99,9 @@ impl Ledger {
         let cause = self.cause(cause_who, what);
         self.update(id, |job| {
             job.state = State::Queued;
-            job.attempt = job.attempt.saturating_add(1);
+            if !Mutant::RetrySameAttempt.active() {
+                job.attempt = job.attempt.saturating_add(1);
+            }
             job.node_faults += 1;
             job.intents = None;
             job.note(cause);

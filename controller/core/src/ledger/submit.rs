@@ -10,6 +10,7 @@ use super::retry;
 use super::state::State;
 use super::table::Slot;
 use super::users::{USER_NAME_MAX, User};
+use proto::mutants::Mutant;
 use proto::{JobId, TaskId, v1};
 use std::sync::Arc;
 
@@ -40,6 +41,7 @@ impl Ledger {
         let content = Content::of(command)?;
         let user = self.users.find(&by.user, by.uid);
         if let Some(user) = &user
+            && !Mutant::RequestForgotten.active()
             && let Some(first) = self.index.requests.get(&(user.number, request.clone())).copied()
         {
             return match self.content_of(first) {
@@ -85,7 +87,11 @@ impl Ledger {
         let job = Job {
             id,
             by,
-            state: if spec.spec.hold { State::Held } else { State::Queued },
+            state: if spec.spec.hold && !Mutant::HeldStarts.active() {
+                State::Held
+            } else {
+                State::Queued
+            },
             priority: spec.spec.priority,
             spec,
             env,

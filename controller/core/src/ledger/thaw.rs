@@ -15,6 +15,7 @@ use super::state::{Ended, Fence, Grant, Kind, Late, Run, Started, State, Unknown
 use super::table::{Remembered, Slot};
 use super::users::User;
 use prost::Message as _;
+use proto::mutants::Mutant;
 use proto::v1::{self, ExitKind, image_cause, image_record};
 use proto::{AttemptId, JobId, OrderId, Seq};
 use std::sync::Arc;
@@ -274,6 +275,7 @@ impl Reader {
                 resume: suspend.resume,
             })
         });
+        let cancel = cancel.filter(|_| !Mutant::CancelLostInImage.active());
         let intents = Intents {
             cancel: cancel.transpose()?,
             signal: signal.transpose()?,
@@ -336,7 +338,7 @@ impl Reader {
                 State::Unknown(Box::new(Unknown {
                     grant: grant()?,
                     was,
-                    since_led_ms: unknown.since_led_ms,
+                    since_led_ms: since_of(unknown, &self.ledger),
                     since_wall_ms: unknown.since_wall_ms,
                     why: unknown.why.as_str().into(),
                 }))
@@ -449,6 +451,10 @@ impl Reader {
             _ => return Err("a cause of no known kind"),
         })
     }
+}
+
+fn since_of(unknown: &v1::ImageUnknown, ledger: &Ledger) -> u64 {
+    if Mutant::SinceNotPersisted.active() { ledger.led_ms } else { unknown.since_led_ms }
 }
 
 fn kind(code: u32) -> Result<Kind, Broken> {

@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 pub(super) struct Idempotent {
     /// By request id: the job it made.
     made: BTreeMap<String, u64>,
+    /// By job: the order that its first cancel gave.
+    cancelled: BTreeMap<u64, proto::OrderId>,
 }
 
 impl Property for Idempotent {
@@ -30,6 +32,14 @@ impl Property for Idempotent {
             if first != job.0 || known != 1 {
                 let id = &submit.request_id;
                 return Err(format!("request {id} made job {first} and job {job} ({repeated})"));
+            }
+        }
+        for job in step.changed() {
+            let Some(cancel) = job.cancel() else { continue };
+            let first = *self.cancelled.entry(job.id().0).or_insert(cancel.order);
+            if first != cancel.order {
+                let (id, now) = (job.id(), cancel.order);
+                return Err(format!("job {id} was cancelled by order {first:?}, now by {now:?}"));
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 mod absorbing;
 mod convergence;
 mod death;
+mod digest;
 mod durable;
 mod finish;
 mod idempotent;
@@ -19,6 +20,8 @@ mod unknown;
 use crate::process::Key;
 use crate::world::World;
 use docket_core::ledger::{Job, Ledger, Outcome};
+use proto::v1::Command;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A property of the table.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +52,7 @@ pub const TABLE: &[Row] = &[
     row("orphans", "P7: nothing of a terminal job lives on", "orphans.rs"),
     row("idempotent", "P8: the same request has one effect and one answer", "idempotent.rs"),
     row("orders", "design 2: no order leaves before its entry is durable", "orders.rs"),
+    row("digest", "design 3: digests are compared at the same point only", "digest.rs"),
     row("replicas", "design 2: same log, same state, by replay and by image", "replicas.rs"),
     row("resources", "design 3: what is bound is what runs; indexes are right", "resources.rs"),
     row("served", "an honest agent is never refused for good", "served.rs"),
@@ -59,6 +63,11 @@ pub const TABLE: &[Row] = &[
 pub(crate) enum Happening<'a> {
     /// A client got an outcome.
     Answered { op: usize, outcome: &'a Outcome, index: u64 },
+    /// A leader's duty wants that in the log.
+    Proposed { controller: usize, command: &'a Command },
+    /// A leader asked for a manifest when that heartbeat came: it may not have been comparable,
+    /// and of those before it in a row so many.
+    Asked { node: usize, behind: bool, blind: u32 },
     /// A controller is back, with its log replayed.
     Restarted { controller: usize },
     /// A keeper was told that the controller has its facts.
@@ -73,6 +82,13 @@ pub(crate) enum Happening<'a> {
 
 /// `Err` says what was seen.
 pub(crate) type Check = Result<(), String>;
+
+/// The ledger's own check, whose first broken invariant is a panic.
+fn consistent(ledger: &Ledger) -> Check {
+    catch_unwind(AssertUnwindSafe(|| ledger.check())).map_err(|panic| {
+        format!("the ledger contradicts itself: {}", crate::trim::text_of(&*panic))
+    })
+}
 
 /// An entry that was applied for the first time.
 pub(crate) struct Step<'a> {
@@ -135,6 +151,7 @@ impl Invariants {
                 Box::<orphans::Orphans>::default(),
                 Box::<idempotent::Idempotent>::default(),
                 Box::<orders::Orders>::default(),
+                Box::<digest::Digests>::default(),
                 Box::<silence::Silence>::default(),
                 Box::<unknown::UnknownTime>::default(),
                 Box::<resources::Resources>::default(),

@@ -1,6 +1,6 @@
 //! What is bound on a node is what the ledger's live attempts were granted, never more than it has.
 
-use super::{Check, Property, Step};
+use super::{Check, Property, Step, consistent};
 use crate::world::World;
 
 /// The full check looks at every job: after each so many entries, and at the end.
@@ -19,7 +19,7 @@ impl Property for Resources {
     fn applied(&mut self, step: &Step<'_>) -> Check {
         self.entries += 1;
         if self.entries.is_multiple_of(CHECK_EVERY) {
-            step.ledger.check();
+            consistent(step.ledger)?;
         }
         for agent in step.ledger.agents() {
             let used = step.ledger.used(agent.id());
@@ -37,7 +37,7 @@ impl Property for Resources {
 
     fn end(&mut self, world: &World) -> Check {
         let Some(ledger) = world.front() else { return Ok(()) };
-        ledger.check();
+        consistent(ledger)?;
         for agent in ledger.agents() {
             let used = ledger.used(agent.id());
             if ledger.live() == 0 && (used.cpus, used.mem_bytes, used.gpus) != (0, 0, 0) {

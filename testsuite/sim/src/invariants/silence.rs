@@ -1,13 +1,15 @@
 //! P2: a silent agent's jobs are unknown after `heartbeat_timeout`: never before, and little later.
 
-use super::{Check, Property, Step};
+use super::{Check, Happening, Property};
 use crate::controller::TICK_MS;
 use crate::world::World;
-use docket_core::ledger::Outcome;
 use proto::v1::{DownCause, command};
 
 /// Design 1, P2.
 const LATE_MS: u64 = 2_000;
+
+/// What a stall of the leader may add to a silence, ms (design 3).
+const STALL_COUNTS_MS: u64 = 2_000;
 
 #[derive(Default)]
 pub(super) struct Silence;
@@ -17,20 +19,22 @@ impl Property for Silence {
         "silence"
     }
 
-    fn applied(&mut self, step: &Step<'_>) -> Check {
-        let world = step.world;
-        let Some(reign) = &world.truth.reign else { return Ok(()) };
-        for (command, outcome) in step.entry.proposal.commands.iter().zip(&step.applied.outcomes) {
-            let Some(command::Kind::AgentDown(down)) = &command.kind else { continue };
-            let took_effect = matches!(outcome, Outcome::AgentDown { unknown: 1.., .. });
-            if down.cause() != DownCause::Silence || !took_effect || step.entry.term != reign.term {
-                continue;
-            }
-            let word = world.truth.words.get(&down.agent_id).map_or(0, |word| word.newest_ms);
-            let age = world.now - word.max(reign.begun_ms);
-            if age + 2 * TICK_MS < world.plan.patience_ms() && !recovered(world, word) {
-                return Err(format!("{} is declared silent after {age} ms", down.agent_id));
-            }
+    fn happened(&mut self, world: &World, happening: &Happening<'_>) -> Check {
+        let Happening::Proposed { controller, command } = happening else { return Ok(()) };
+        let Some(reign) = world.truth.reign.as_ref().filter(|r| r.controller == *controller) else {
+            return Ok(());
+        };
+        let Some(command::Kind::AgentDown(down)) = &command.kind else { return Ok(()) };
+        if down.cause() != DownCause::Silence {
+            return Ok(());
+        }
+        let word = world.truth.words.get(&down.agent_id).map_or(0, |word| word.newest_ms);
+        let since = word.max(reign.begun_ms);
+        let (stalled, times) = world.truth.stalled_since(*controller, since);
+        // Each of its own stalls counts as little (design 3).
+        let age = (world.now - since).saturating_sub(stalled) + times * STALL_COUNTS_MS;
+        if age + 2 * TICK_MS < world.plan.patience_ms() {
+            return Err(format!("{} is declared silent after {age} ms", down.agent_id));
         }
         Ok(())
     }
@@ -61,10 +65,4 @@ impl Property for Silence {
         }
         Ok(())
     }
-}
-
-/// The word came after the proposal was made and before it was applied.
-fn recovered(world: &World, word_ms: u64) -> bool {
-    let under_way = 2 * world.plan.commit_max_ms + 20;
-    world.now.saturating_sub(word_ms) <= under_way || world.truth.stalled_ms + 1_000 > world.now
 }

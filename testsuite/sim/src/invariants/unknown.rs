@@ -7,10 +7,15 @@ use docket_core::ledger::{ExitReason, Kind, Outcome, Session, State, What};
 use proto::v1::command;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Clocks differ by less than one in so many (design 3, Fences).
+const DRIFT: u64 = 50;
+
 #[derive(Default)]
 pub(super) struct UnknownTime {
     /// By job: led time of the entry that made it unknown.
     since: BTreeMap<u64, u64>,
+    /// The same in real time.
+    real: BTreeMap<u64, u64>,
     ended: BTreeSet<u64>,
     term: u64,
     term_led_ms: u64,
@@ -26,6 +31,7 @@ impl Property for UnknownTime {
             (self.term, self.term_led_ms) = (step.ledger.term(), step.ledger.led());
         }
         self.none_of_a_judged_node(step)?;
+        all_of_a_new_term(step)?;
         let ttl = step.world.plan.policy.transient_job_timeout_ms;
         for job in step.changed() {
             let id = job.id().0;
@@ -40,7 +46,9 @@ impl Property for UnknownTime {
                     });
                     if known_between {
                         self.since.remove(&id);
+                        self.real.remove(&id);
                     }
+                    self.real.entry(id).or_insert(step.entry.stamped_ms);
                     let since = *self.since.entry(id).or_insert(step.ledger.led());
                     if unknown.since_led_ms != since {
                         let told = unknown.since_led_ms;
@@ -52,12 +60,18 @@ impl Property for UnknownTime {
                 State::Done(ended) | State::Exit(ended) => {
                     let since = self.since.remove(&id);
                     let waited = since.map(|since| step.ledger.led() - since);
+                    let real = self.real.remove(&id);
+                    let real = real.map(|since| step.entry.stamped_ms - since);
+                    if ended.reason == ExitReason::Lost && real < Some(ttl - ttl / DRIFT) {
+                        return Err(format!("job {id} is lost after {real:?} real ms of {ttl}"));
+                    }
                     if ended.reason == ExitReason::Lost && waited < Some(ttl) {
                         return Err(format!("job {id} is lost after {waited:?} of {ttl} ms"));
                     }
                 }
                 _ => {
                     self.since.remove(&id);
+                    self.real.remove(&id);
                 }
             }
         }
@@ -108,5 +122,16 @@ impl UnknownTime {
             }
         }
         Ok(())
+    }
+}
+
+/// B3: right after the first entry of a term nobody has been heard.
+fn all_of_a_new_term(step: &Step<'_>) -> Check {
+    let begins =
+        step.applied.outcomes.iter().any(|outcome| matches!(outcome, Outcome::TermStarted { .. }));
+    let mut jobs = step.ledger.jobs_newest_first(None).filter(|_| begins);
+    match jobs.find(|job| job.kind().held_by()) {
+        Some(job) => Err(format!("job {} is {:?} in a term just begun", job.id(), job.kind())),
+        None => Ok(()),
     }
 }

@@ -1,0 +1,115 @@
+//! Every bug that can be switched on, the property that must find it, and how soon. A bug that
+//! survives shows a hole: in the properties, or in what the simulation does.
+
+use crate::trim::Case;
+use crate::world::Violation;
+use proto::mutants::Mutant;
+
+/// One bug and what finds it.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// The bug.
+    pub mutant: Mutant,
+    /// Properties of which one must be the first that it breaks.
+    pub caught_by: &'static [&'static str],
+    /// Seeds within which that must happen.
+    pub bound: u64,
+    /// A seed of those that found it: tried first. Any change of the simulation may move it.
+    pub seed: u64,
+}
+
+/// Which seed found it, after how many.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Caught {
+    /// The seed.
+    pub seed: u64,
+    /// Seeds that were tried.
+    pub tried: u64,
+    /// What it broke.
+    pub violation: Violation,
+}
+
+const fn row(mutant: Mutant, caught_by: &'static [&'static str], bound: u64, seed: u64) -> Row {
+    Row { mutant, caught_by, bound, seed }
+}
+
+/// All of them.
+pub const ROWS: &[Row] = &[
+    row(Mutant::SinceNotPersisted, &["replicas", "unknown"], 300, 17),
+    row(Mutant::SinceResetByTerm, &["unknown"], 300, 1),
+    row(Mutant::ManifestOnlyFirst, &["convergence"], 300, 0),
+    row(Mutant::ExitAssumedZero, &["truth"], 300, 8),
+    row(Mutant::DeadClaimedRunning, &["convergence"], 300, 17),
+    row(Mutant::DeathSilenceSwapped, &["death", "silence"], 300, 2),
+    row(Mutant::DeathAfterPartition, &["death"], 300, 0),
+    row(Mutant::DeathAfterStall, &["death"], 300, 0),
+    row(Mutant::GoodbyeIgnored, &["death"], 300, 2),
+    row(Mutant::UnknownNeverSettled, &["unknown"], 300, 4),
+    row(Mutant::WallClockDeadlines, &["unknown", "convergence"], 300, 3),
+    row(Mutant::TerminalOverwritten, &["absorbing"], 300, 2),
+    row(Mutant::AttemptNotCompared, &["truth", "one-attempt"], 300, 157),
+    row(Mutant::DispatchedForgotten, &["silence"], 300, 4),
+    row(Mutant::ClaimBeforeTerm, &["convergence", "unknown"], 300, 1),
+    row(Mutant::TermKeepsRunning, &["unknown"], 300, 0),
+    row(Mutant::StoppedClaimedRunning, &["convergence"], 300, 2),
+    row(Mutant::DigestOutOfOrder, &["digest"], 300, 110),
+    row(Mutant::DigestIgnored, &["convergence"], 300, 0),
+    row(Mutant::OrderBeforeDurable, &["orders"], 300, 0),
+    row(Mutant::LostJournalResent, &["one-attempt"], 300, 24),
+    row(Mutant::DispatchedDied, &["truth"], 300, 53),
+    row(Mutant::DisconnectIgnored, &["death"], 300, 4),
+    row(Mutant::OrphanKept, &["orphans"], 300, 17),
+    row(Mutant::OlderAttemptKept, &["orphans"], 300, 0),
+    row(Mutant::AckBeforeApplied, &["finish"], 300, 0),
+    row(Mutant::RequestForgotten, &["idempotent"], 300, 0),
+    row(Mutant::IntentsDropped, &["convergence"], 300, 0),
+    row(Mutant::OldSessionEnds, &["death"], 300, 25),
+    row(Mutant::BeatIsNoLife, &["silence"], 300, 0),
+    row(Mutant::StallCounted, &["silence"], 300, 0),
+    row(Mutant::SilenceNotSwept, &["silence"], 300, 182),
+    row(Mutant::ResourcesKept, &["resources"], 300, 0),
+    row(Mutant::CancelLostInImage, &["replicas"], 300, 0),
+    row(Mutant::HighLostInImage, &["replicas"], 300, 2),
+    row(Mutant::SpawnedTwice, &["one-attempt"], 300, 8),
+    row(Mutant::RetrySameAttempt, &["finish", "convergence", "resources"], 300, 0),
+    row(Mutant::CancelRestarts, &["idempotent"], 300, 0),
+    row(Mutant::ClaimKeepsSession, &["convergence", "death", "orphans"], 300, 1),
+    row(Mutant::FactsBeforeManifest, &["truth", "unknown"], 300, 1),
+    row(Mutant::HeldStarts, &["orders"], 300, 0),
+    row(Mutant::LateForgotten, &["finish"], 300, 2),
+];
+
+/// Tries seeds until the bug is caught; `None` if it survives its bound.
+pub fn hunt(row: &Row) -> Option<Caught> {
+    let others = (0..row.bound).filter(|seed| *seed != row.seed);
+    let seeds = std::iter::once(row.seed).chain(others);
+    let mutant = Some(row.mutant.number());
+    seeds.zip(1..).find_map(|(seed, tried)| {
+        let violation = Case { seed, mutant, ..Case::default() }.run().violation?;
+        Some(Caught { seed, tried, violation })
+    })
+}
+
+impl Row {
+    /// Whether a property that is named for it found it.
+    pub fn expects(&self, caught: &Caught) -> bool {
+        self.caught_by.contains(&caught.violation.property)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mutant_has_its_row_and_names_properties_of_the_table() {
+        let mutants: Vec<Mutant> = ROWS.iter().map(|row| row.mutant).collect();
+        assert_eq!(mutants, Mutant::ALL);
+        for row in ROWS {
+            assert!(!row.caught_by.is_empty() && row.seed < row.bound, "{:?}", row.mutant);
+            for name in row.caught_by {
+                assert!(crate::TABLE.iter().any(|known| known.name == *name), "{name}");
+            }
+        }
+    }
+}
