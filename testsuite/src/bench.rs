@@ -10,6 +10,7 @@ mod restart;
 mod spawn;
 mod submit;
 
+use crate::itself;
 use crate::world::{Daemon, Turn, World};
 use std::path::{Path, PathBuf};
 
@@ -39,9 +40,6 @@ pub fn run(bench: Bench, place: &Path, quick: bool) -> Report {
     }
 }
 
-/// Name under which the benchmark program is the `docket` program.
-pub const DOCKET: &str = "docket";
-
 /// A world on a real disk, with the benchmark program itself linked as `docket`: so the two can
 /// never be of different builds.
 struct Ground {
@@ -53,11 +51,7 @@ impl Ground {
     fn new(place: &Path) -> Ground {
         let rooms = tempfile::Builder::new().prefix("docket-bench-").tempdir_in(place);
         let rooms = rooms.expect("the place for the benchmark is writable");
-        let exe = rooms.path().join(DOCKET);
-        let own = std::env::current_exe().expect("a program knows its file");
-        if std::fs::hard_link(&own, &exe).is_err() {
-            std::fs::copy(&own, &exe).expect("the program can be copied");
-        }
+        let exe = itself::link_into(rooms.path());
         Ground { world: World::below(rooms.path(), exe, Turn::alone()), _rooms: rooms }
     }
 

@@ -5,7 +5,9 @@
 
 pub mod bench;
 pub mod client;
+pub mod itself;
 pub mod patience;
+pub mod rounds;
 pub mod skip;
 pub mod tidy;
 pub mod world;

@@ -4,7 +4,7 @@
 use clap::Parser;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use testsuite::bench;
+use testsuite::{bench, itself};
 
 /// Measures docket and, in the same run, the least that it would have to do.
 #[derive(Parser)]
@@ -24,10 +24,10 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let exe = std::env::current_exe().unwrap_or_default();
-    if exe.file_name().is_some_and(|name| name == bench::DOCKET) {
+    if itself::is_docket() {
         return cli::main();
     }
+    let exe = std::env::current_exe().unwrap_or_default();
     let options = Options::parse();
     let beside = exe.parent().map(PathBuf::from).unwrap_or_else(std::env::temp_dir);
     let place = options.place.unwrap_or(beside);

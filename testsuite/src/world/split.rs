@@ -34,12 +34,6 @@ impl Pace {
     };
 }
 
-/// Name of the node.
-const NODE: &str = "n1";
-
-/// Cpus of the node: room for every job of a test at once.
-const CPUS: u32 = 64;
-
 /// A world in which a controller and an agent run apart.
 pub struct Split {
     /// The controller, unless a test took it away.
@@ -54,6 +48,12 @@ pub struct Split {
 }
 
 impl Split {
+    /// Name of the node.
+    pub const NODE: &str = "n1";
+
+    /// Cpus of the node: room for every job of a test at once.
+    pub const CPUS: u32 = 64;
+
     /// Starts both; they serve jobs of the calling user, root included.
     #[track_caller]
     pub fn start(world: World, pace: Pace) -> Split {
@@ -74,7 +74,7 @@ impl Split {
         world.set("DOCKET_CONTROLLER__HEARTBEAT_TIMEOUT", &text(pace.silence));
         world.set("DOCKET_CONTROLLER__TRANSIENT_JOB_TIMEOUT", &text(pace.unknown_max));
         let controller = world.controller(address);
-        let agent = world.agent(dials, NODE, CPUS);
+        let agent = world.agent(dials, Self::NODE, Self::CPUS);
         Split { world, controller, agent, address: address.to_owned(), dials: dials.to_owned() }
     }
 
@@ -108,14 +108,14 @@ impl Split {
     /// Starts the agent again, on the same directory, and waits for its node.
     #[track_caller]
     pub fn agent_again(&mut self) {
-        self.agent = self.world.agent_unseen(&self.dials, NODE, CPUS);
+        self.agent = self.world.agent_unseen(&self.dials, Self::NODE, Self::CPUS);
         self.node_is_up();
     }
 
     /// Starts the agent again and waits for nothing.
     #[track_caller]
     pub fn agent_unseen_again(&mut self) {
-        self.agent = self.world.agent_unseen(&self.dials, NODE, CPUS);
+        self.agent = self.world.agent_unseen(&self.dials, Self::NODE, Self::CPUS);
     }
 
     /// Waits until the node is up.
@@ -123,7 +123,7 @@ impl Split {
     pub fn node_is_up(&mut self) {
         wait_until("the node is up", SOON, || {
             self.agent.must_live();
-            self.world.node_state(NODE).as_deref() == Some("up")
+            self.world.node_state(Self::NODE).as_deref() == Some("up")
         });
     }
 
@@ -137,7 +137,7 @@ impl Split {
 
     /// The data directory of the agent.
     pub fn agent_data(&self) -> std::path::PathBuf {
-        self.world.dir().join(NODE)
+        self.world.dir().join(Self::NODE)
     }
 
     /// `kill -9` of everything that a power cut of the agent's machine would end: agent, guard,

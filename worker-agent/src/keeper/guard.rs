@@ -6,7 +6,7 @@ use std::ffi::CString;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -14,6 +14,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use super::exits::{Exit, ExitWriter};
 use super::identity::{self, ProcessId};
 use super::log::KeeperLog;
+use super::start::DataDir;
 use super::sys::{self, Reaped, Waited};
 use super::{lock, procfs, status};
 
@@ -99,7 +100,7 @@ fn detached(dir: &Path, lock: OwnedFd, ready: OwnedFd) -> i32 {
 }
 
 struct Guard {
-    dir: PathBuf,
+    home: DataDir,
     lock: OwnedFd,
     /// Handed to the first keeper only.
     ready: Option<OwnedFd>,
@@ -133,7 +134,7 @@ impl Guard {
         let (notice, notice_end) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         Ok(Guard {
             exits: ExitWriter::open(dir, &boot_id)?,
-            dir: dir.to_owned(),
+            home: DataDir::open(dir)?,
             lock,
             ready: Some(ready),
             notice,
@@ -159,11 +160,15 @@ impl Guard {
             };
             let now = identity::boottime_ms();
             if self.keeper.is_none() {
-                if !children && self.is_pointless() {
+                // A keeper started now would serve whatever took the directory's place.
+                let there = self.home.is_there();
+                if !children && (self.is_pointless() || !there) {
                     log.say("no keeper and no job: ends");
                     return status::FAILED;
                 }
-                if now >= self.restart_at_ms {
+                if !there {
+                    self.restart_at_ms = now + LOOK_MS;
+                } else if now >= self.restart_at_ms {
                     self.start_keeper(&mut log, now);
                 }
             }
@@ -178,7 +183,7 @@ impl Guard {
     /// Without a job there is nothing to guard: whoever wants a keeper launches another, and is
     /// told why it does not start.
     fn is_pointless(&self) -> bool {
-        self.gave_up || self.short_lives >= SHORT_LIVES_MAX || !self.dir.exists()
+        self.gave_up || self.short_lives >= SHORT_LIVES_MAX
     }
 
     fn start_keeper(&mut self, log: &mut KeeperLog, now_ms: u64) {
@@ -203,7 +208,7 @@ impl Guard {
             b"docket",
             b"keeper",
             b"--data",
-            self.dir.as_os_str().as_bytes(),
+            self.home.path.as_os_str().as_bytes(),
             b"--handed",
             numbers.as_bytes(),
         ];

@@ -38,7 +38,11 @@ pub(super) fn kill_stragglers(dir: &DataDir) -> io::Result<()> {
     let prefix = [words.join(&0), vec![0]].concat();
     for stat in procfs::all().into_iter().filter(|stat| !stat.is_zombie()) {
         let ours = stat.pid == std::process::id();
-        if ours || !procfs::cmdline(stat.pid).starts_with(&prefix) || !sees(stat.pid, dir) {
+        if ours
+            || !procfs::cmdline(stat.pid).starts_with(&prefix)
+            || !sees(stat.pid, dir)
+            || is_of_another(stat.pid, dir)
+        {
             continue;
         }
         let process = ProcessId { pid: stat.pid, start_ticks: stat.start_ticks };
@@ -58,6 +62,19 @@ pub(super) fn kill_stragglers(dir: &DataDir) -> io::Result<()> {
 fn sees(pid: u32, dir: &DataDir) -> bool {
     let path = format!("/proc/{pid}/root{}", dir.path.display());
     fs::metadata(path).is_ok_and(|m| (m.dev(), m.ino()) == dir.identity)
+}
+
+/// Whether it is the keeper of a directory that was deleted or moved away from this path: that one
+/// still has jobs. It holds a directory, and it is not this one; a child holds its keeper's or none.
+fn is_of_another(pid: u32, dir: &DataDir) -> bool {
+    let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    let held: Vec<_> = fds
+        .flatten()
+        .filter_map(|fd| fs::metadata(fd.path()).ok())
+        .filter(fs::Metadata::is_dir)
+        .map(|m| (m.dev(), m.ino()))
+        .collect();
+    !held.is_empty() && !held.contains(&dir.identity)
 }
 
 /// Processes by the mark in their environment, looked up once and only if somebody asks.

@@ -49,7 +49,8 @@ pub(super) struct DataDir {
 }
 
 impl DataDir {
-    fn open(path: &Path) -> io::Result<DataDir> {
+    /// What is at this path now.
+    pub(super) fn open(path: &Path) -> io::Result<DataDir> {
         let file = File::open(path)?;
         let meta = file.metadata()?;
         Ok(DataDir { path: path.to_owned(), fd: file.into(), identity: (meta.dev(), meta.ino()) })

@@ -6,12 +6,16 @@
 //! | the agent: killed, stopped, frozen | `agent.rs` |
 //! | the agent's directory and its machine | `node.rs` |
 //! | the controller, at each step of a job's life | `controller.rs` |
+//! | the connection, as a network breaks it | `cuts.rs` |
 //! | single messages: lost, doubled, late | `messages.rs` |
+//! | anything, at random | `rounds.rs` |
 
 mod agent;
 mod controller;
+mod cuts;
 mod messages;
 mod node;
+mod rounds;
 
 use testsuite::world::World;
 

@@ -6,7 +6,7 @@ use std::process::Command;
 use testsuite::patience::{SOON, wait_until};
 use testsuite::skip::{is_root, program, skipped};
 use testsuite::world;
-use testsuite::world::{End, Pace, Split, World, alive};
+use testsuite::world::{End, Pace, Role, Split, World, alive};
 
 /// Options of a job that survives its agent.
 const SURVIVES: [&str; 2] = ["--on-disconnect", "unknown"];
@@ -37,6 +37,34 @@ fn a_job_whose_nodes_journal_was_deleted_has_vanished_and_is_not_started_again()
     split.world.must_end(job, End::without_code("vanished", "UNKWN -> EXIT vanished"));
     assert_once(&split.world, "a");
     assert_eq!(split.world.docket(&["run", "--", "true"]).code, Some(0), "the node works on");
+}
+
+#[test]
+fn a_job_whose_nodes_directory_was_deleted_under_it_is_lost_at_the_time_limit() {
+    let mut split = Split::start(world!(), Pace::FORGETFUL);
+    let job = running_job(&split.world, &SURVIVES, "a", 5);
+    let pid = pid_of(&split.world, "a");
+    split.agent.kill9();
+    std::fs::remove_dir_all(split.agent_data()).unwrap();
+    // A node without its directory is a new one: nobody can speak for the old one's job.
+    split.agent_unseen_again();
+    split.world.must_end(job, End::without_code("lost", "UNKWN -> EXIT lost"));
+    assert_eq!(split.world.docket(&["run", "--", "true"]).code, Some(0), "the new node works");
+    assert!(split.world.docket(&["nodes"]).text().contains("up"));
+    assert_eq!(split.world.docket(&["run", "--", "true"]).code, Some(0), "and goes on to work");
+    // The old keeper stays until the job ends by itself, and no longer.
+    assert!(alive(pid));
+    assert_eq!(keepers(&split.world), 2, "one of the deleted directory, one of the new");
+    let_go(&split.world, "a");
+    split.world.must_be_gone(job);
+    wait_until("the orphaned keeper ends", SOON, || keepers(&split.world) == 1);
+    assert_once(&split.world, "a");
+}
+
+/// Keepers that live.
+fn keepers(world: &World) -> usize {
+    let all = world.processes();
+    all.iter().filter(|p| p.role(world.exe()) == Some(Role::Keeper)).count()
 }
 
 #[test]
