@@ -94,6 +94,10 @@ fn what(ledger: &Ledger, what: &What) -> String {
         What::Assigned { agent, attempt } => {
             format!("assigned to {}, attempt {attempt}", name_of(ledger, agent))
         }
+        What::Adopted { agent, attempt } => format!(
+            "{} has it, attempt {attempt}: its assignment was lost, taken over",
+            name_of(ledger, agent)
+        ),
         What::Started { pid } => format!("started, pid {pid}"),
         What::NodeFault { step, errno, attempt } => {
             let next = attempt.saturating_add(1);

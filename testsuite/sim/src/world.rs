@@ -509,7 +509,7 @@ impl World {
             ("fact repeated", counters.repeated),
             ("fact of another attempt", counters.other_attempt),
             ("fact of the wrong agent", counters.wrong_agent),
-            ("fact put off", counters.later),
+            ("fact put off", counters.deferred),
         ] {
             if n > 0 {
                 seen.insert(name.to_owned(), n);

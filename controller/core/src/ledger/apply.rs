@@ -88,6 +88,7 @@ impl Ledger {
             Some(Kind::ConfirmDead(confirm)) => self.confirm_dead(confirm),
             Some(Kind::Fenced(fenced)) => self.fenced(fenced),
         };
+        self.drain();
         self.evict_beyond_limit();
         outcome.unwrap_or_else(Outcome::Rejected)
     }

@@ -2,6 +2,7 @@
 
 use super::blobs::{Blob, Interned, Spec};
 use super::cause::{Cause, What, Who};
+use super::deferred::{Deferred, Registry};
 use super::index::{Indexes, Place, Used};
 use super::job::Job;
 use super::moves;
@@ -36,6 +37,9 @@ pub struct Ledger {
     pub(super) blobs: Interned<Blob>,
     pub(super) agents: BTreeMap<Arc<str>, Agent>,
     pub(super) index: Indexes,
+    pub(super) deferred: Registry,
+    /// Jobs changed by the command that is being applied about which a fact waits.
+    pub(super) drainable: BTreeSet<JobId>,
     /// Order id of the command that is being applied.
     pub(super) order: OrderId,
     /// Tasks changed by the entry that is being applied.
@@ -57,8 +61,18 @@ pub struct Counters {
     pub evicted: u64,
     /// Facts that name nothing.
     pub malformed: u64,
-    /// Facts put off because the ledger does not know their job or assignment.
-    pub later: u64,
+    /// Facts other than start, finish and refusal about attempts that the ledger does not know.
+    pub unknown_attempt: u64,
+    /// Facts that were put into the unknown-finish registry.
+    pub deferred: u64,
+    /// Facts out of it that took effect.
+    pub drained: u64,
+    /// Facts that waited there longer than `unknown_finish_ttl`.
+    pub expired: u64,
+    /// Facts that have to be told again, for it was full.
+    pub refused: u64,
+    /// Of the drained ones, those that had expired.
+    pub orphans_drained: u64,
     /// Real outcomes that came after a task was settled without them.
     pub late_outcomes: u64,
     /// Attempts closed through no fault of the job.
@@ -88,6 +102,8 @@ impl Default for Ledger {
             blobs: Interned::default(),
             agents: BTreeMap::new(),
             index: Indexes::default(),
+            deferred: Registry::default(),
+            drainable: BTreeSet::new(),
             order: OrderId(0),
             changed: BTreeSet::new(),
         }
@@ -203,6 +219,16 @@ impl Ledger {
             .collect()
     }
 
+    /// Facts whose job or assignment is not in the ledger, in order of their log positions.
+    pub fn deferred(&self) -> impl Iterator<Item = &Deferred> {
+        self.deferred.iter().map(|entry| &**entry)
+    }
+
+    /// How many of these wait, and how many are orphans.
+    pub fn deferred_counts(&self) -> (u64, u64) {
+        (self.deferred.waiting(), self.deferred.orphans())
+    }
+
     /// What an agent's live attempts bind, and the closed ones that are not proven dead.
     pub fn used(&self, agent_id: &str) -> Used {
         self.index.used.get(agent_id).copied().unwrap_or_default()
@@ -256,8 +282,16 @@ impl Ledger {
         let result = edit(job);
         debug_assert!(moves::legal(before, job.kind()), "{before:?} -> {:?}", job.kind());
         self.index.add(job);
-        self.changed.insert(TaskId::plain(id));
+        self.touched(id);
         result
+    }
+
+    /// A job is new or changed: readers are told, and facts that wait for it are looked at again.
+    pub(super) fn touched(&mut self, id: JobId) {
+        self.changed.insert(TaskId::plain(id));
+        if self.deferred.concerns(id) {
+            self.drainable.insert(id);
+        }
     }
 
     /// A cause at the position that is being applied.

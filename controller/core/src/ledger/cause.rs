@@ -63,6 +63,13 @@ pub enum What {
         /// Which attempt.
         attempt: u32,
     },
+    /// Its assignment was lost with a log that a restore cut off; its node proved that it has it.
+    Adopted {
+        /// The agent's id.
+        agent: Arc<str>,
+        /// Which attempt.
+        attempt: u32,
+    },
     /// Its main process runs.
     Started {
         /// Process id on its node.

@@ -25,6 +25,8 @@ impl Ledger {
         }
         if let Some(generation) = command.generation {
             self.generation = generation;
+            // No Assign of an older one can come any more: such facts may be adopted now.
+            self.drainable.extend(self.deferred.jobs_below(self.next_job_id));
         }
         Ok(Outcome::Configured)
     }

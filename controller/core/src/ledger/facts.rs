@@ -4,26 +4,28 @@
 use super::assign::stale;
 use super::book::Ledger;
 use super::cause::{What, Who};
+use super::deferred::{About, Deferred, Key, Word, trimmed};
 use super::exit::{ExitReason, Finish, judge, trim_failure};
-use super::node::NodeFault;
+use super::node::{NodeFault, Session};
 use super::outcome::{Outcome, Rejection};
 use super::settle::Told;
-use super::state::{Kind, Late, Run, Started, State, Was};
+use super::state::{Grant, Kind, Late, Run, Started, State, StateName, Was};
 use proto::mutants::Mutant;
-use proto::{AttemptId, JobId, Seq, v1, v1::fact};
+use proto::{JobId, OrderId, Seq, v1, v1::fact};
 use std::sync::Arc;
 
 /// Longest end of stderr that is kept, in bytes (design 5, Logs).
-const STDERR_TAIL_MAX: usize = 4096;
+pub(super) const STDERR_TAIL_MAX: usize = 4096;
 
 /// A node that failed is tried again after this long at first, in led ms; each further failure in
 /// a row doubles it up to the second value, so that it cannot swallow a queue.
 const FAULT_BACKOFF_MS: (u64, u64) = (1_000, 300_000);
 
-/// Who reports, in which session.
+/// Who reports, in which session, from which journal.
 struct Reporter {
     agent: Arc<str>,
     incarnation: u64,
+    journal: Arc<[u8]>,
 }
 
 /// Whom a fact concerns.
@@ -32,10 +34,12 @@ enum Target {
     Ours(JobId),
     /// An older attempt of this job: counted, and closed for good.
     Closed(JobId, u32),
+    /// A waiting job of a ledger that was restored: its assignment was lost, and this is its proof.
+    Adopt(JobId),
     /// Nobody any more: counted.
     NoOp,
-    /// Nobody yet: the keeper has to tell it again later.
-    Later(String),
+    /// A job or an assignment that the ledger does not have: it waits in the registry.
+    Unknown,
 }
 
 impl Ledger {
@@ -55,11 +59,15 @@ impl Ledger {
         if facts.from > agent.high.0.saturating_add(1) {
             return Ok(Outcome::FactsGap { agent_id, from: Seq(agent.high.0 + 1) });
         }
-        let reporter = Reporter { agent: Arc::clone(&agent_id), incarnation: command.incarnation };
+        let reporter = Reporter {
+            agent: Arc::clone(&agent_id),
+            incarnation: command.incarnation,
+            journal: Arc::clone(&journal_id),
+        };
         let mut later = Vec::new();
         for fact in &facts.facts {
             if let Some(reason) = self.take_fact(&reporter, fact) {
-                self.counters.later += 1;
+                self.counters.refused += 1;
                 later.push((Seq(fact.seq), reason));
             }
         }
@@ -71,24 +79,31 @@ impl Ledger {
 
     /// Takes one fact; a text says why it has to be told again later.
     fn take_fact(&mut self, by: &Reporter, fact: &v1::Fact) -> Option<String> {
-        let (attempt, token) = match &fact.kind {
-            Some(fact::Kind::Start(f)) => (f.attempt.as_ref(), f.token.as_ref()),
-            Some(fact::Kind::Finish(f)) => (f.attempt.as_ref(), f.token.as_ref()),
-            Some(fact::Kind::Refused(f)) => (f.attempt.as_ref(), f.token.as_ref()),
-            Some(fact::Kind::Suspended(f)) => (f.attempt.as_ref(), f.token.as_ref()),
-            Some(fact::Kind::Resumed(f)) => (f.attempt.as_ref(), f.token.as_ref()),
-            None => (None, None),
+        let Some(about) = About::of(fact) else {
+            self.counters.malformed += 1;
+            return None;
         };
-        let id = match self.locate(by, attempt, token) {
+        match self.locate(&by.agent, &about) {
+            Target::Unknown => return self.defer(by, &about, fact),
+            target => self.take_located(by, &about, target, fact),
+        }
+        None
+    }
+
+    fn take_located(&mut self, by: &Reporter, about: &About, target: Target, fact: &v1::Fact) {
+        let id = match target {
             Target::Ours(id) => id,
             Target::Closed(id, attempt) => {
                 if let Some(fact::Kind::Finish(finish)) = &fact.kind {
                     self.closed_finish(&by.agent, id, attempt, finish);
                 }
-                return None;
+                return;
             }
-            Target::NoOp => return None,
-            Target::Later(reason) => return Some(reason),
+            Target::Adopt(id) => {
+                self.adopt(by, about, id);
+                id
+            }
+            Target::NoOp | Target::Unknown => return,
         };
         match &fact.kind {
             Some(fact::Kind::Start(start)) => self.start(by, id, start),
@@ -98,22 +113,17 @@ impl Ledger {
             Some(fact::Kind::Resumed(_)) => self.stopped(by, id, fact.seq, false),
             None => {}
         }
-        None
     }
 
-    fn locate(
-        &mut self,
-        by: &Reporter,
-        attempt: Option<&v1::AttemptRef>,
-        token: Option<&v1::Token>,
-    ) -> Target {
-        let (Ok(attempt), Some(token)) = (AttemptId::from_wire(attempt), token) else {
-            self.counters.malformed += 1;
-            return Target::NoOp;
-        };
+    fn locate(&mut self, agent: &str, about: &About) -> Target {
+        let About { attempt, token, .. } = *about;
         let id = attempt.task.job;
+        if token.attempt != attempt.attempt {
+            self.counters.other_attempt += 1;
+            return Target::NoOp;
+        }
         if id >= self.next_job_id {
-            return Target::Later(format!("job {id} is not in the ledger yet"));
+            return Target::Unknown;
         }
         let Some(job) = self.jobs.job(id) else {
             self.counters.evicted += 1;
@@ -127,25 +137,154 @@ impl Ledger {
                 false => Target::NoOp,
             };
         }
-        if attempt.attempt > job.attempt {
-            return Target::Later(format!("attempt {attempt} is not in the ledger yet"));
-        }
-        let Some(grant) = job.grant() else {
-            if job.terminal() {
+        let grant = match job.grant() {
+            Some(grant) if attempt.attempt <= job.attempt => grant,
+            // No attempt of it will come any more.
+            _ if job.terminal() => {
                 self.counters.after_end += 1;
                 return Target::NoOp;
             }
-            return Target::Later(format!("the assignment of {attempt} is not in the ledger yet"));
+            _ => return self.unassigned(about, id),
         };
-        if grant.agent != by.agent {
+        if *grant.agent != *agent {
             self.counters.wrong_agent += 1;
             return Target::NoOp;
         }
-        if (token.generation, token.attempt) != (grant.generation, attempt.attempt) {
+        if token.generation != grant.generation {
             self.counters.other_attempt += 1;
             return Target::NoOp;
         }
         Target::Ours(id)
+    }
+
+    /// A known job, and an attempt of which the ledger has no assignment. One of an older
+    /// generation was assigned in a log that a restore cut off: no Assign for it can come.
+    fn unassigned(&mut self, about: &About, id: JobId) -> Target {
+        let kind = self.jobs.job(id).map(|job| job.kind());
+        match about.word {
+            _ if about.token.generation >= self.generation => Target::Unknown,
+            // Nothing ran there: the job goes its way as if it had not been assigned.
+            Word::Refused => {
+                self.counters.other_attempt += 1;
+                Target::NoOp
+            }
+            Word::Start | Word::Finish
+                if kind.is_some_and(|kind| kind.name() == StateName::Pend && !kind.held_by()) =>
+            {
+                Target::Adopt(id)
+            }
+            Word::Start | Word::Finish | Word::Stopped => Target::Unknown,
+        }
+    }
+
+    /// Makes the reporter's attempt the job's present one (design 4, restore). Order 0: older than
+    /// any join, so that the next manifest judges it.
+    fn adopt(&mut self, by: &Reporter, about: &About, id: JobId) {
+        let Some(ask) = self.jobs.job(id).map(|job| Arc::clone(&job.spec.ask)) else { return };
+        let newest = self.agents.get(&by.agent).map(|agent| agent.incarnation());
+        let grant = Grant {
+            agent: Arc::clone(&by.agent),
+            incarnation: newest.unwrap_or(by.incarnation),
+            journal: Arc::clone(&by.journal),
+            order: OrderId(0),
+            generation: about.token.generation,
+            cpus: ask.cpus,
+            mem_bytes: ask.mem_bytes,
+            gpus: ask.gpus,
+            wall_ms: self.wall_ms,
+            boot: Arc::default(),
+            // Its own lease, if it has one, is not known: only proof of its death counts.
+            lease_ms: None,
+        };
+        let attempt = about.attempt.attempt;
+        let what = What::Adopted { agent: Arc::clone(&by.agent), attempt };
+        let cause = self.cause(Who::Agent(Arc::clone(&by.agent)), what);
+        self.update(id, |job| job.state = State::Queued);
+        self.update(id, |job| {
+            job.attempt = attempt;
+            job.state = State::Dispatched(Box::new(grant));
+            job.note(cause);
+        });
+    }
+
+    /// Puts a fact into the registry; a text says which of its limits is reached.
+    fn defer(&mut self, by: &Reporter, about: &About, fact: &v1::Fact) -> Option<String> {
+        if about.word == Word::Stopped {
+            self.counters.unknown_attempt += 1;
+            return None;
+        }
+        if self.deferred.contains(&Key::of(about, &by.agent)) {
+            self.counters.repeated += 1;
+            return None;
+        }
+        let new = Deferred {
+            agent: Arc::clone(&by.agent),
+            incarnation: by.incarnation,
+            journal: Arc::clone(&by.journal),
+            fact: trimmed(fact),
+            since_led_ms: self.led_ms,
+            since_wall_ms: self.wall_ms,
+            position: self.applied,
+            orphan: false,
+        };
+        if let Err(full) = self.deferred.admits(&new, self.policy.unknown_finish_max) {
+            return Some(full.to_string());
+        }
+        self.counters.deferred += u64::from(self.deferred.insert(new));
+        None
+    }
+
+    /// Looks again at what waits about the jobs that the command changed, start before finish: what
+    /// they are now may be what it waited for, or make sure that this never comes.
+    pub(super) fn drain(&mut self) {
+        while let Some(id) = self.drainable.pop_first() {
+            for key in self.deferred.of_job(id) {
+                let Some(entry) = self.deferred.get(&key).cloned() else { continue };
+                let Some(about) = About::of(&entry.fact) else { continue };
+                match self.locate(&entry.agent, &about) {
+                    Target::Unknown => {}
+                    target => self.drain_one(&key, &about, target),
+                }
+            }
+        }
+    }
+
+    fn drain_one(&mut self, key: &Key, about: &About, target: Target) {
+        let Some(entry) = self.deferred.remove(key) else { return };
+        if matches!(target, Target::Ours(_) | Target::Adopt(_)) {
+            self.counters.drained += 1;
+            self.counters.orphans_drained += u64::from(entry.orphan);
+        }
+        let by = Reporter {
+            agent: Arc::clone(&entry.agent),
+            incarnation: entry.incarnation,
+            journal: Arc::clone(&entry.journal),
+        };
+        self.take_located(&by, about, target, &entry.fact);
+        self.lose_if_away(about.attempt.task.job, &entry.agent);
+    }
+
+    /// A start that waited makes a task run whose agent may have been given up meanwhile: nobody
+    /// is left to be silent.
+    fn lose_if_away(&mut self, id: JobId, agent: &str) {
+        let away = match self.agents.get(agent).map(|agent| agent.session) {
+            Some(Session::Down(why)) => why.as_str().into(),
+            _ => return,
+        };
+        if self.jobs.job(id).is_some_and(|job| job.kind().held_by()) {
+            self.lose(id, &away);
+        }
+    }
+
+    /// Whether a fact in the registry still waits for something that can come.
+    pub(super) fn still_waits(&self, about: &About) -> bool {
+        let id = about.attempt.task.job;
+        let Some(job) = self.jobs.job(id) else { return id >= self.next_job_id };
+        let assigned = job.grant().is_some() && about.attempt.attempt == job.attempt;
+        about.attempt.task == job.task_id()
+            && about.attempt.attempt >= job.attempt
+            && !job.terminal()
+            && !assigned
     }
 
     fn start(&mut self, by: &Reporter, id: JobId, fact: &v1::StartFact) {

@@ -2,11 +2,13 @@
 //! Freezing copies the list of pages, the agents and the users; the jobs are shared.
 
 use super::book::{Counters, Ledger};
-use super::image_parts::{ImageWriter, agent_image, user_image};
+use super::deferred::Deferred;
+use super::image_parts::{ImageWriter, agent_image, deferred_image, user_image};
 use super::table::{Slot, Table};
 use prost::Message as _;
 use proto::v1::{self, image_record::Kind};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 /// Size at which a chunk is closed, in bytes: as large as the pieces that followers are sent.
 pub const IMAGE_CHUNK_BYTES: usize = 256 * 1024;
@@ -21,6 +23,7 @@ pub struct Frozen {
     head: v1::ImageHead,
     users: Vec<v1::ImageUser>,
     agents: Vec<v1::ImageAgent>,
+    deferred: Vec<Arc<Deferred>>,
     jobs: Table,
 }
 
@@ -32,6 +35,7 @@ impl Ledger {
             head: self.head(),
             users: self.users.all().iter().map(|user| user_image(user)).collect(),
             agents: self.agents.values().map(agent_image).collect(),
+            deferred: self.deferred.iter().cloned().collect(),
             jobs: self.jobs.clone(),
         }
     }
@@ -94,6 +98,7 @@ impl Iterator for Chunks<'_> {
 /// The records of an image, one after the other.
 struct Records<'a> {
     ready: VecDeque<v1::ImageRecord>,
+    deferred: std::slice::Iter<'a, Arc<Deferred>>,
     slots: Box<dyn Iterator<Item = (proto::JobId, &'a Slot)> + 'a>,
     writer: ImageWriter,
     count: u64,
@@ -108,6 +113,7 @@ impl<'a> Records<'a> {
         let ready = std::iter::once(head).chain(users).chain(agents).map(record).collect();
         Records {
             ready,
+            deferred: frozen.deferred.iter(),
             slots: Box::new(frozen.jobs.slots()),
             writer: ImageWriter::default(),
             count: 0,
@@ -117,6 +123,10 @@ impl<'a> Records<'a> {
 
     fn next(&mut self) -> Option<v1::ImageRecord> {
         while self.ready.is_empty() && !self.ended {
+            if let Some(deferred) = self.deferred.next() {
+                self.ready.push_back(record(Kind::Deferred(deferred_image(deferred))));
+                continue;
+            }
             match self.slots.next() {
                 Some((_, Slot::Job(job))) => {
                     let kinds = self.writer.job(job);
@@ -166,7 +176,12 @@ counters!(
     wrong_agent,
     evicted,
     malformed,
-    later,
+    unknown_attempt,
+    deferred,
+    drained,
+    expired,
+    refused,
+    orphans_drained,
     late_outcomes,
     node_faults,
     evictions,

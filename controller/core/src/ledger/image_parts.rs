@@ -2,6 +2,7 @@
 
 use super::blobs::Hash;
 use super::cause::{Cause, Proof, What, Who};
+use super::deferred::Deferred;
 use super::exit::ExitReason;
 use super::job::Job;
 use super::memory::{Edit, Edits, Verb};
@@ -71,6 +72,19 @@ pub(super) fn agent_image(agent: &Agent) -> v1::ImageAgent {
         }),
         confirms: edit_images(&agent.confirms),
         confirm_floor_wall_ms: agent.confirms.floor_wall_ms,
+    }
+}
+
+pub(super) fn deferred_image(deferred: &Deferred) -> v1::ImageDeferred {
+    v1::ImageDeferred {
+        agent_id: deferred.agent.to_string(),
+        incarnation: deferred.incarnation,
+        journal_id: deferred.journal.to_vec(),
+        fact: Some(deferred.fact.clone()),
+        since_led_ms: deferred.since_led_ms,
+        since_wall_ms: deferred.since_wall_ms,
+        position: deferred.position,
+        orphan: deferred.orphan,
     }
 }
 
@@ -273,6 +287,10 @@ fn cause_image(cause: &Cause) -> v1::ImageCause {
         What::Assigned { agent, attempt } => {
             (image.text, image.a) = (agent.to_string(), i64::from(*attempt));
             1
+        }
+        What::Adopted { agent, attempt } => {
+            (image.text, image.a) = (agent.to_string(), i64::from(*attempt));
+            32
         }
         What::Started { pid } => {
             image.a = i64::from(*pid);

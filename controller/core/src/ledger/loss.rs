@@ -122,7 +122,7 @@ impl Ledger {
         count
     }
 
-    fn lose(&mut self, id: JobId, why: &Arc<str>) {
+    pub(super) fn lose(&mut self, id: JobId, why: &Arc<str>) {
         let cause = self.cause(self.by_leader(), What::Unknown { why: Arc::clone(why) });
         let (since_led_ms, since_wall_ms) = (self.led_ms, self.wall_ms);
         self.update(id, |job| {

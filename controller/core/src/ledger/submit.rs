@@ -11,7 +11,7 @@ use super::state::State;
 use super::table::Slot;
 use super::users::{USER_NAME_MAX, User};
 use proto::mutants::Mutant;
-use proto::{JobId, TaskId, v1};
+use proto::{JobId, v1};
 use std::sync::Arc;
 
 /// Largest encoded specification, in bytes (design 7, Limits).
@@ -112,7 +112,7 @@ impl Ledger {
         };
         self.index.add(&job);
         self.jobs.put(id, Slot::Job(Arc::new(job)));
-        self.changed.insert(TaskId::plain(id));
+        self.touched(id);
         id
     }
 

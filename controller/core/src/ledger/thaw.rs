@@ -3,6 +3,7 @@
 use super::blobs::{Blob, Hash, Spec};
 use super::book::{Counters, Ledger};
 use super::cause::{Cause, Proof, What, Who};
+use super::deferred::Deferred;
 use super::exit::ExitReason;
 use super::image::IMAGE_FORMAT;
 use super::image_parts::{kind_code, proof_code, verb_code};
@@ -97,7 +98,7 @@ impl Reader {
             image_record::Kind::Blob(blob) => self.blob(blob),
             image_record::Kind::Job(job) => self.job(&job),
             image_record::Kind::Request(request) => self.request(&request),
-            image_record::Kind::Deferred(_) => Err("a deferred fact"),
+            image_record::Kind::Deferred(deferred) => self.deferred(deferred),
             image_record::Kind::End(end) => {
                 self.ended = end.records == self.records;
                 if self.ended { Ok(()) } else { Err("records are missing before the end") }
@@ -161,6 +162,22 @@ impl Reader {
         };
         self.ledger.agents.insert(id, agent);
         Ok(())
+    }
+
+    fn deferred(&mut self, image: v1::ImageDeferred) -> Result<(), Broken> {
+        let agent = self.ledger.agents.get(image.agent_id.as_str());
+        let deferred = Deferred {
+            agent: Arc::clone(&agent.ok_or("a deferred fact of no known agent")?.id),
+            incarnation: image.incarnation,
+            journal: image.journal_id.as_slice().into(),
+            fact: image.fact.ok_or("a deferred fact without content")?,
+            since_led_ms: image.since_led_ms,
+            since_wall_ms: image.since_wall_ms,
+            position: image.position,
+            orphan: image.orphan,
+        };
+        let new = self.ledger.deferred.insert(deferred);
+        if new { Ok(()) } else { Err("a deferred fact that is there already or waits for nothing") }
     }
 
     fn request(&mut self, image: &v1::ImageRequest) -> Result<(), Broken> {
@@ -448,6 +465,7 @@ impl Reader {
             23 => {
                 What::LateAttempt { attempt: number(image.a)?, kind: exit_kind(image.b)?, status }
             }
+            32 => What::Adopted { agent: self.agent_id(&image.text), attempt: number(image.a)? },
             _ => return Err("a cause of no known kind"),
         })
     }

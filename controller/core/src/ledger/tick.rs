@@ -36,6 +36,11 @@ impl Ledger {
         if self.next_forgetting().is_some_and(|deadline| deadline <= self.led_ms) {
             return self.forget_oldest();
         }
+        if self.next_expiry().is_some_and(|deadline| deadline <= self.led_ms) {
+            self.deferred.expire_oldest();
+            self.counters.expired += 1;
+            return true;
+        }
         false
     }
 
@@ -44,6 +49,7 @@ impl Ledger {
             self.next_loss().map(|(deadline, _)| deadline),
             self.next_retention(),
             self.next_forgetting(),
+            self.next_expiry(),
         ]
         .into_iter()
         .flatten()
@@ -62,6 +68,7 @@ impl Ledger {
             self.next_loss().map(|(deadline, _)| deadline),
             self.next_retention(),
             self.next_forgetting(),
+            self.next_expiry(),
         ]
         .into_iter()
         .flatten()
@@ -97,5 +104,11 @@ impl Ledger {
         let id = self.index.remembered.first()?;
         let old = self.jobs.remembered(*id)?;
         Some(old.submit_led_ms.saturating_add(REQUEST_WINDOW_MS))
+    }
+
+    /// When the oldest fact in the registry becomes an orphan. It loses nothing by that, so this
+    /// time to live is never doubled.
+    fn next_expiry(&self) -> Option<u64> {
+        Some(self.deferred.oldest()?.saturating_add(self.policy.unknown_finish_ttl_ms))
     }
 }

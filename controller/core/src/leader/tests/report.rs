@@ -56,11 +56,16 @@ fn a_hole_is_asked_for_and_what_lies_behind_it_is_not_taken() {
 }
 
 #[test]
-fn a_fact_that_is_too_early_is_put_off_before_its_batch_is_acknowledged() {
+fn a_fact_for_which_the_registry_has_no_room_is_put_off_before_its_batch_is_acknowledged() {
     let mut world = World::new();
+    let policy = Some(v1::Policy { unknown_finish_max: 1, ..Default::default() });
+    world.apply(vec![v1::command::Kind::Configure(v1::ConfigureCommand {
+        policy,
+        ..Default::default()
+    })]);
     let session = world.joined(join(1), vec![]);
-    world.facts(session, 1, 1, vec![started(1, JobId(50))]);
-    assert_eq!(world.take(session), ["later 1", "ack 1"]);
+    world.facts(session, 1, 2, vec![started(1, JobId(50)), started(2, JobId(51))]);
+    assert_eq!(world.take(session), ["later 2", "ack 2"]);
 }
 
 #[test]

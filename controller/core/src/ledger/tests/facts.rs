@@ -1,9 +1,9 @@
-//! Facts: taken once, by meaning; what is not known yet is told again later, never dropped.
+//! Facts: taken once, by meaning; what is not known yet waits in the registry, never dropped.
 
 use super::world::*;
 use crate::ledger::{Kind, Outcome};
+use proto::Seq;
 use proto::v1::{self, ExitKind, KillCause, fact, finish_fact::End};
-use proto::{JobId, Seq};
 
 #[test]
 fn a_job_runs_and_ends_with_its_real_code() {
@@ -79,26 +79,6 @@ fn facts_of_another_journal_are_stale() {
     let command = v1::FactsCommand { agent_id: N1.to_owned(), incarnation: 1, facts: Some(facts) };
     let outcome = world.apply(v1::command::Kind::Facts(command));
     assert!(matches!(outcome, Outcome::Stale { .. }), "{outcome:?}");
-}
-
-#[test]
-fn a_fact_about_a_job_that_is_not_known_yet_must_come_again() {
-    let mut world = World::with_node();
-    let future = fact::Kind::Finish(finish_of(JobId(9), 1, code(0)));
-    let Outcome::FactsTaken { high, later, .. } = world.facts(N1, vec![future]) else {
-        unreachable!("the batch is taken")
-    };
-    assert_eq!(high, Seq(1));
-    assert_eq!(later, [(Seq(1), "job 9 is not in the ledger yet".to_owned())]);
-    // The same for an assignment that is not known yet.
-    let job = world.submit();
-    let early = fact::Kind::Finish(finish_of(job, 1, code(0)));
-    let Outcome::FactsTaken { later, .. } = world.facts(N1, vec![early]) else {
-        unreachable!("the batch is taken")
-    };
-    assert_eq!(later.len(), 1);
-    assert_eq!(world.kind(job), Kind::Queued);
-    assert_eq!(world.ledger.counters().later, 2);
 }
 
 #[test]

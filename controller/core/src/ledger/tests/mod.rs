@@ -1,6 +1,8 @@
 //! Tests of the ledger as a whole: one file per rule of design 3, over a world with verbs.
 
+mod ahead;
 mod cancel;
+mod deferred;
 mod edit;
 mod facts;
 mod image;
