@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use proto::AttemptId;
 use proto::v1::journal_record::Kind;
 use proto::v1::{
-    AttemptRef, Fact, JournalAttempt, JournalImage, JournalRecord, KillCause, StartFact, Token,
-    fact,
+    AttemptRef, Fact, JournalAttempt, JournalImage, JournalRecord, KillCause, PaceNoted, StartFact,
+    Token, fact,
 };
 
 /// Ended attempts remembered after their acknowledgement, so that an order repeated late does not
@@ -96,7 +96,34 @@ impl Book {
             Some(Kind::Image(image)) => self.image_read(image),
             Some(Kind::Order(order)) => self.last_order = self.last_order.max(order.order_id),
             Some(Kind::Kill(kill)) => self.kill_noted(kill.attempt.as_ref(), kill.cause),
-            Some(Kind::Refused(_) | Kind::Suspended(_) | Kind::Resumed(_)) | None => {}
+            Some(Kind::Pace(note)) => self.pace_noted(note),
+            Some(Kind::Suspended(f)) => self.told(f.attempt.as_ref(), f.token.as_ref(), true),
+            Some(Kind::Resumed(f)) => self.told(f.attempt.as_ref(), f.token.as_ref(), false),
+            Some(Kind::Refused(_)) | None => {}
+        }
+    }
+
+    fn pace_noted(&mut self, note: &PaceNoted) {
+        let key = Key::from_wire(note.attempt.as_ref(), note.token.as_ref());
+        let Some(live) = key.and_then(|key| self.live.get_mut(&key)) else { return };
+        let Some(done_ms) = note.done_boottime_ms else {
+            live.suspend_wanted = Some(note.suspend);
+            return;
+        };
+        let since_ms = live.suspended_since_ms;
+        if since_ms > 0 {
+            live.suspended_ms += done_ms.saturating_sub(since_ms);
+        }
+        live.suspended_since_ms = if note.suspend { done_ms } else { 0 };
+    }
+
+    /// A fact about a live attempt; told again it says the same.
+    fn told(&mut self, attempt: Option<&AttemptRef>, token: Option<&Token>, suspended: bool) {
+        let key = Key::from_wire(attempt, token);
+        let Some(live) = key.and_then(|key| self.live.get_mut(&key)) else { return };
+        live.suspended = suspended;
+        if live.suspend_wanted == Some(suspended) {
+            live.suspend_wanted = None;
         }
     }
 
@@ -214,8 +241,8 @@ pub(crate) fn fact_of(seq: u64, record: &JournalRecord) -> Option<Fact> {
         Kind::Started(start) => fact::Kind::Start(start.clone()),
         Kind::Closed(closed) => fact::Kind::Finish(closed.finish.clone()?),
         Kind::Refused(refused) => fact::Kind::Refused(refused.clone()),
-        Kind::Suspended(suspended) => fact::Kind::Suspended(suspended.clone()),
-        Kind::Resumed(resumed) => fact::Kind::Resumed(resumed.clone()),
+        Kind::Suspended(suspended) => fact::Kind::Suspended(*suspended),
+        Kind::Resumed(resumed) => fact::Kind::Resumed(*resumed),
         _ => return None,
     };
     Some(Fact { seq, kind: Some(kind) })
@@ -238,7 +265,10 @@ pub(crate) fn record_of(fact: Fact) -> Option<JournalRecord> {
 pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
-    use proto::v1::{Accepted, Acked, Closed, FinishFact, KillNoted, OrderSeen, RefusedFact};
+    use proto::v1::{
+        Accepted, Acked, Closed, FinishFact, KillNoted, OrderSeen, RefusedFact, ResumedFact,
+        SuspendedFact,
+    };
 
     pub(crate) fn key(job: u64) -> Key {
         let attempt = AttemptRef { job, task: None, attempt: 1 };
@@ -270,6 +300,21 @@ pub(crate) mod tests {
         record(Kind::Closed(Closed { finish: Some(finish(job)) }))
     }
 
+    fn pace_note(job: u64, suspend: bool, done_boottime_ms: Option<u64>) -> PaceNoted {
+        let (attempt, token) = (Some(key(job).attempt_ref()), Some(key(job).token()));
+        PaceNoted { attempt, token, suspend, done_boottime_ms }
+    }
+
+    fn suspended(job: u64) -> JournalRecord {
+        let (attempt, token) = (Some(key(job).attempt_ref()), Some(key(job).token()));
+        record(Kind::Suspended(SuspendedFact { attempt, token, wall_ms: 7 }))
+    }
+
+    fn resumed(job: u64) -> JournalRecord {
+        let (attempt, token) = (Some(key(job).attempt_ref()), Some(key(job).token()));
+        record(Kind::Resumed(ResumedFact { attempt, token, wall_ms: 8 }))
+    }
+
     fn any_record() -> impl Strategy<Value = JournalRecord> {
         let job = 1..5u64;
         let start = |job| {
@@ -290,7 +335,13 @@ pub(crate) mod tests {
             let cause = KillCause::Cancel as i32;
             record(Kind::Kill(KillNoted { attempt: Some(key(job).attempt_ref()), cause }))
         };
+        let pace = |(job, suspend, done): (u64, bool, Option<u64>)| {
+            record(Kind::Pace(pace_note(job, suspend, done)))
+        };
         prop_oneof![
+            (job.clone(), any::<bool>(), prop::option::of(1..99u64)).prop_map(pace),
+            job.clone().prop_map(suspended),
+            job.clone().prop_map(resumed),
             (job.clone(), 1..99u64).prop_map(|(job, order)| accepted(job, order)),
             job.clone().prop_map(start),
             job.clone().prop_map(|job| record(Kind::Exited(finish(job)))),
@@ -341,6 +392,30 @@ pub(crate) mod tests {
         book.apply(3, &record(Kind::Started(start)));
         book.apply(4, &kill);
         assert_eq!(noted(&book), (cause, cause));
+    }
+
+    #[test]
+    fn a_pace_is_wanted_until_its_fact_and_its_time_is_summed() {
+        let mut book = Book::new(1);
+        book.apply(1, &accepted(1, 10));
+        let steps = [
+            (record(Kind::Pace(pace_note(1, true, None))), (false, Some(true), 0, 0)),
+            (record(Kind::Pace(pace_note(1, true, Some(100)))), (false, Some(true), 100, 0)),
+            (suspended(1), (true, None, 100, 0)),
+            (record(Kind::Pace(pace_note(1, false, None))), (true, Some(false), 100, 0)),
+            // Stopped once more by the next keeper: the time before counts too.
+            (record(Kind::Pace(pace_note(1, true, Some(130)))), (true, Some(false), 130, 30)),
+            (record(Kind::Pace(pace_note(1, false, Some(150)))), (true, Some(false), 0, 50)),
+            (resumed(1), (false, None, 0, 50)),
+        ];
+        for (seq, (record, expected)) in (2..).zip(steps) {
+            book.apply(seq, &record);
+            let live = &book.live()[&key(1)];
+            let state =
+                (live.suspended, live.suspend_wanted, live.suspended_since_ms, live.suspended_ms);
+            assert_eq!(state, expected, "after record {seq}");
+        }
+        assert_eq!(book.last_fact(), 8);
     }
 
     #[test]

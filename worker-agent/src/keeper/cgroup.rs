@@ -42,9 +42,12 @@ pub(crate) struct Slot {
     memory: Memory,
     /// Children may be born in it; else they join by themselves.
     birth: bool,
-    /// `cgroup.kill` was written. Since Linux 6.10 or so a child dies at birth if the kill counts
+    /// `cgroup.kill` was written, or may have been by an earlier keeper. Since Linux 6.10 or so a child dies at birth if the kill counts
     /// of its parent's cgroup and of its own differ, so nothing may be born here any more.
     killed: AtomicBool,
+    /// It was frozen once: not given to another attempt, which would be born frozen if the thaw
+    /// had failed.
+    frozen: AtomicBool,
     /// OOM kills that the cgroup had counted before this attempt.
     oom_before: AtomicU64,
 }
@@ -107,20 +110,26 @@ impl Slots {
     fn make(&self, number: u32) -> io::Result<Arc<Slot>> {
         let path = self.base.join(format!("s{number}"));
         fs::create_dir(&path).or_else(exists_is_fine)?;
-        let slot = self.open_slot(&path)?;
+        let slot = self.slot_at(&path, false)?;
         slot.oom_before.store(slot.oom_kills_ever(), Relaxed);
         Ok(slot)
     }
 
     /// The slot of an attempt that lives on: perhaps below the base of a keeper that was started
-    /// from another cgroup. An error: it is gone, so nothing lives in it.
+    /// from another cgroup. An error: it is gone, so nothing lives in it. Nobody knows what that
+    /// keeper or the guard did to it, so it is never given to another attempt.
     pub(crate) fn open_slot(&self, path: &Path) -> io::Result<Arc<Slot>> {
+        self.slot_at(path, true)
+    }
+
+    fn slot_at(&self, path: &Path, killed: bool) -> io::Result<Arc<Slot>> {
         Ok(Arc::new(Slot {
             dir: File::open(path)?.into(),
             events: File::open(path.join("cgroup.events"))?,
             memory: self.memory.clone(),
             birth: self.birth,
-            killed: AtomicBool::new(false),
+            killed: AtomicBool::new(killed),
+            frozen: AtomicBool::new(false),
             oom_before: AtomicU64::new(0),
             path: path.to_owned(),
         }))
@@ -132,7 +141,7 @@ impl Slots {
             let _ = fs::remove_dir(base.join(slot.name()));
         }
         let plain = remove_children(&slot.path);
-        let reusable = plain && !slot.killed.load(Relaxed);
+        let reusable = plain && !slot.killed.load(Relaxed) && !slot.frozen.load(Relaxed);
         match self.number_of(slot) {
             Some(number) if reusable && self.free.len() < FREE_MAX => {
                 self.free.insert(number);
@@ -180,9 +189,14 @@ impl Slot {
 
     /// Whether a process lives in it or below it.
     pub(crate) fn populated(&self) -> io::Result<bool> {
+        self.says(b"populated 1")
+    }
+
+    /// Whether `cgroup.events` has this line now.
+    fn says(&self, wanted: &[u8]) -> io::Result<bool> {
         let mut text = [0; 256];
         let read = self.events.read_at(&mut text, 0)?;
-        Ok(text[..read].split(|b| *b == b'\n').any(|line| line == b"populated 1"))
+        Ok(text[..read].split(|b| *b == b'\n').any(|line| line == wanted))
     }
 
     /// The processes in it (not below it).
@@ -196,6 +210,33 @@ impl Slot {
     pub(crate) fn kill(&self) -> io::Result<()> {
         self.killed.store(true, Relaxed);
         OpenOptions::new().write(true).open(self.path.join("cgroup.kill"))?.write_all(b"1")
+    }
+
+    /// Asks the kernel to stop everything in it and below it, forks included; see
+    /// [`Slot::is_frozen`].
+    pub(crate) fn freeze(&self) -> io::Result<()> {
+        self.frozen.store(true, Relaxed);
+        self.write_freeze(b"1")
+    }
+
+    /// Lets everything go on. One that was not frozen goes on as it was.
+    pub(crate) fn thaw(&self) {
+        // No such file, or gone: then nothing is frozen in it.
+        let _ = self.write_freeze(b"0");
+    }
+
+    fn write_freeze(&self, value: &[u8]) -> io::Result<()> {
+        OpenOptions::new().write(true).open(self.path.join("cgroup.freeze"))?.write_all(value)
+    }
+
+    /// Whether it was asked to freeze, perhaps by an earlier keeper.
+    pub(crate) fn is_to_freeze(&self) -> bool {
+        fs::read(self.path.join("cgroup.freeze")).is_ok_and(|text| text.starts_with(b"1"))
+    }
+
+    /// Whether everything in it and below it is stopped.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.says(b"frozen 1").unwrap_or(false)
     }
 
     /// For a child that joins by writing `0`.

@@ -3,6 +3,7 @@
 //! calls for the ids, since those of the C library would change every thread of the keeper.
 #![allow(unsafe_code)]
 
+use super::board::Birth;
 use std::ffi::{CString, c_void};
 use std::os::fd::RawFd;
 use std::ptr;
@@ -117,6 +118,8 @@ pub(crate) struct Plan {
     /// The script, left open under its number because the user cannot reach it by path.
     pub keep_open: Option<RawFd>,
     pub report: *const Report,
+    /// Where the child notes itself for whoever comes after its keeper.
+    pub birth: *const Birth,
 }
 
 /// Entry of the child: `arg` is a [`Plan`].
@@ -128,7 +131,12 @@ pub(crate) unsafe extern "C" fn child_main(arg: *mut c_void) -> ! {
     unsafe {
         let plan = &*arg.cast::<Plan>();
         let report = &*plan.report;
+        let birth = &*plan.birth;
+        birth.pid.store(libc::getpid() as u32, Relaxed);
         let errno = run(plan, report);
+        // Before anybody can see it gone.
+        birth.errno.store(errno, Relaxed);
+        birth.failed_step.store(report.step.load(Relaxed), Relaxed);
         report.errno.store(errno, Relaxed);
         libc::syscall(libc::SYS_exit_group, 127);
         libc::_exit(127)

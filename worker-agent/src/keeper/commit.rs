@@ -15,6 +15,7 @@ use super::child::Step;
 use super::identity;
 use super::plan::fault;
 use super::run::{After, Health, Keeper, LOOK_BUSY_MS};
+use super::sys;
 
 impl Keeper {
     /// Makes the batch durable, then does what waited for it.
@@ -31,8 +32,24 @@ impl Keeper {
         if !self.batch.is_empty() && !matches!(self.health, Health::Full) {
             self.commit_batch();
         }
+        self.publish_fences();
+        if self.batch.is_empty() {
+            self.let_go();
+        }
         for action in std::mem::take(&mut self.after) {
             self.act(action);
+        }
+    }
+
+    /// What is durable here, or never will be, need not be kept elsewhere.
+    fn let_go(&mut self) {
+        for pid in std::mem::take(&mut self.to_reap) {
+            // Reaped by somebody else: then it is gone all the same.
+            let _ = sys::reap(pid);
+        }
+        let forget = std::mem::take(&mut self.forget_exits) && self.adopted.is_empty();
+        if forget && self.exits.forget().is_err() {
+            self.log.say("guard.exits could not be emptied");
         }
     }
 
@@ -138,6 +155,7 @@ impl Keeper {
         match action {
             After::Spawn(id, order) => self.spawn(id, order),
             After::Kill { id, cause, grace_ms } => self.kill(id, cause, grace_ms),
+            After::Pace(id) => self.pace(id),
             After::Welcome { connection, resend_from } => self.welcome(connection, resend_from),
             After::Manifest { connection, nonce } => {
                 let manifest = self.manifest(nonce);

@@ -23,6 +23,10 @@ pub(crate) struct Exit {
     pub status: u32,
     pub rusage: Rusage,
     pub wall_ms: u64,
+    /// Whose main process it was, as the board says; 0: not known.
+    pub attempt: u128,
+    /// The guard killed it, since it was leased and its keeper dead.
+    pub fenced: bool,
 }
 
 fn open(dir: &Path) -> io::Result<File> {
@@ -48,9 +52,10 @@ impl ExitWriter {
     /// Durable when it returns. A line begins with a line feed too: one that a full disk cut short
     /// does not spoil the next.
     pub(crate) fn write(&mut self, exit: &Exit) -> io::Result<()> {
-        let Exit { process, status, rusage, wall_ms } = exit;
+        let Exit { process, status, rusage, wall_ms, attempt, fenced } = exit;
+        let fenced = u8::from(*fenced);
         let line = format!(
-            "\n{} {} {} {status} {} {} {} {wall_ms} .\n",
+            "\n{} {} {} {status} {} {} {} {wall_ms} {attempt} {fenced} .\n",
             self.boot,
             process.pid,
             process.start_ticks,
@@ -96,6 +101,13 @@ impl ExitReader {
         self.exits.get(&(hex(boot_id), process))
     }
 
+    /// How the main process of this attempt of that boot ended, if the guard saw it.
+    pub(crate) fn of_attempt(&self, boot_id: &[u8], attempt: u128) -> Option<&Exit> {
+        let boot = hex(boot_id);
+        let mut exits = self.exits.iter().filter(|((of, _), _)| *of == boot);
+        exits.find(|(_, exit)| attempt != 0 && exit.attempt == attempt).map(|(_, exit)| exit)
+    }
+
     /// Empties the file. Only while no process is waited for that the guard would reap: what it
     /// appends meanwhile is about nobody.
     pub(crate) fn forget(&mut self) -> io::Result<()> {
@@ -108,13 +120,14 @@ impl ExitReader {
 fn parse(line: &str) -> Option<(String, Exit)> {
     let mut words = line.split(' ');
     let boot = words.next()?.to_owned();
-    let mut number = || words.next()?.parse::<u64>().ok();
-    let exit = Exit {
-        process: ProcessId { pid: number()?.try_into().ok()?, start_ticks: number()? },
-        status: number()?.try_into().ok()?,
-        rusage: Rusage { user_us: number()?, system_us: number()?, max_rss_bytes: number()? },
-        wall_ms: number()?,
-    };
+    let mut number = || words.next()?.parse::<u128>().ok();
+    let mut small = || u64::try_from(number()?).ok();
+    let process = ProcessId { pid: small()?.try_into().ok()?, start_ticks: small()? };
+    let status = small()?.try_into().ok()?;
+    let rusage = Rusage { user_us: small()?, system_us: small()?, max_rss_bytes: small()? };
+    let wall_ms = small()?;
+    let exit =
+        Exit { process, status, rusage, wall_ms, attempt: number()?, fenced: number()? == 1 };
     (words.next() == Some(".") && words.next().is_none()).then_some((boot, exit))
 }
 
@@ -129,6 +142,8 @@ mod tests {
             status: 7 << 8,
             rusage: Rusage { user_us: 1, system_us: 2, max_rss_bytes: 3 },
             wall_ms: 4,
+            attempt: u128::MAX - u128::from(pid),
+            fenced: pid == 3,
         }
     }
 
@@ -145,6 +160,9 @@ mod tests {
         assert_eq!(reader.of(b"boot", exit(3).process), Some(&exit(3)));
         assert_eq!(reader.of(b"boot", exit(2).process), None);
         assert_eq!(reader.of(b"other", exit(1).process), None);
+        assert_eq!(reader.of_attempt(b"boot", u128::MAX - 3), Some(&exit(3)));
+        assert_eq!(reader.of_attempt(b"other", u128::MAX - 3), None);
+        assert_eq!(reader.of_attempt(b"boot", 0), None);
         writer.write(&exit(4)).unwrap();
         reader.refresh().unwrap();
         assert_eq!(reader.of(b"boot", exit(4).process), Some(&exit(4)));

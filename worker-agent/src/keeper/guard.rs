@@ -2,6 +2,7 @@
 //! keeper dies, the jobs become the guard's children: it writes down how each ends before it lets it
 //! go, and starts the keeper again.
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,12 +12,13 @@ use std::time::Duration;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use super::board::{Board, Fence};
 use super::exits::{Exit, ExitWriter};
 use super::identity::{self, ProcessId};
 use super::log::KeeperLog;
 use super::start::DataDir;
 use super::sys::{self, Reaped, Waited};
-use super::{lock, procfs, status};
+use super::{fence, lock, procfs, status};
 
 /// How long the launcher waits for the keeper to listen; then it goes on, and the agent dials.
 const READY_WAIT: Duration = Duration::from_secs(10);
@@ -30,6 +32,9 @@ const SHORT_LIVES_MAX: u32 = 5;
 /// Pauses before a keeper that fails is started again, doubling.
 const BACKOFF_FIRST_MS: u64 = 100;
 const BACKOFF_LAST_MS: u64 = 10_000;
+
+/// A leased tree that was killed is looked at again after this.
+const FENCE_AGAIN_MS: u64 = 50;
 
 /// The guard looks at its directory this often while it has nothing else to do.
 const LOOK_MS: u64 = 5_000;
@@ -108,6 +113,9 @@ struct Guard {
     notice: OwnedFd,
     notice_end: OwnedFd,
     exits: ExitWriter,
+    board: Board,
+    /// Processes of leased trees that this guard killed.
+    fenced: BTreeSet<ProcessId>,
     keeper: Option<u32>,
     started_ms: u64,
     restart_at_ms: u64,
@@ -135,6 +143,8 @@ impl Guard {
         Ok(Guard {
             exits: ExitWriter::open(dir, &boot_id)?,
             home: DataDir::open(dir)?,
+            board: Board::new()?,
+            fenced: BTreeSet::new(),
             lock,
             ready: Some(ready),
             notice,
@@ -159,6 +169,7 @@ impl Guard {
                 }
             };
             let now = identity::boottime_ms();
+            let fence_in = self.fence(now, &mut log);
             if self.keeper.is_none() {
                 // A keeper started now would serve whatever took the directory's place.
                 let there = self.home.is_there();
@@ -176,8 +187,27 @@ impl Guard {
                 Some(_) => LOOK_MS,
                 None => self.restart_at_ms.saturating_sub(now).clamp(1, LOOK_MS),
             };
-            sys::wait_sigchld(Duration::from_millis(wait));
+            sys::wait_sigchld(Duration::from_millis(wait.min(fence_in)));
         }
+    }
+
+    /// Kills the leased trees of a dead keeper, and those that a living one left past their fence;
+    /// gives the ms until the next look.
+    fn fence(&mut self, now_ms: u64, log: &mut KeeperLog) -> u64 {
+        let due_ms = |fence: &Fence| fence.at_ms.saturating_add(fence::GUARD_AFTER_MS);
+        let (due, later): (Vec<_>, Vec<_>) = self
+            .board
+            .fences()
+            .into_iter()
+            .partition(|fence| self.keeper.is_none() || now_ms >= due_ms(fence));
+        let lived = fence::kill(&due, self.keeper.unwrap_or(0));
+        if !lived.is_empty() {
+            log.say(format!("killed {} processes of leased attempts", lived.len()));
+        }
+        let next = later.iter().map(due_ms).min().unwrap_or(u64::MAX);
+        let soon = if lived.is_empty() { u64::MAX } else { FENCE_AGAIN_MS };
+        self.fenced.extend(lived);
+        next.saturating_sub(now_ms).max(1).min(soon)
     }
 
     /// Without a job there is nothing to guard: whoever wants a keeper launches another, and is
@@ -200,7 +230,7 @@ impl Guard {
     }
 
     fn fork_keeper(&self) -> io::Result<u32> {
-        let mut handed = vec![self.lock.as_raw_fd(), self.notice.as_raw_fd()];
+        let mut handed = vec![self.lock.as_raw_fd(), self.notice.as_raw_fd(), self.board.raw_fd()];
         handed.extend(self.ready.as_ref().map(AsRawFd::as_raw_fd));
         let numbers: Vec<String> = handed.iter().map(ToString::to_string).collect();
         let numbers = numbers.join(",");
@@ -249,11 +279,14 @@ impl Guard {
     /// Before it is reaped, so that a process that is gone always has its line.
     fn write_down(&mut self, reaped: &Reaped, log: &mut KeeperLog) {
         let Some(stat) = procfs::stat(reaped.pid) else { return };
+        let process = ProcessId { pid: reaped.pid, start_ticks: stat.start_ticks };
         let exit = Exit {
-            process: ProcessId { pid: reaped.pid, start_ticks: stat.start_ticks },
+            process,
             status: reaped.status,
             rusage: reaped.rusage,
             wall_ms: identity::wall_ms(),
+            attempt: self.board.attempt_of(reaped.pid).unwrap_or(0),
+            fenced: self.fenced.remove(&process),
         };
         if let Err(e) = self.exits.write(&exit) {
             log.say(format!("the end of pid {} could not be written down: {e}", reaped.pid));

@@ -85,6 +85,12 @@ impl Keeper {
             kill.next_ms = kill.next_ms.min(now + grace_ms);
             return self.rearm(id);
         }
+        if cause == KillCause::Lease {
+            // Nothing may go on past a fence, not even to hear of it.
+            task.kill = Some(Kill { rounds: 0, next_ms: now });
+            self.kill_due(id, now);
+            return self.rearm(id);
+        }
         self.terminate(id, now + grace_ms);
     }
 
@@ -92,7 +98,11 @@ impl Keeper {
     pub(super) fn terminate(&mut self, id: u64, hard_ms: u64) {
         self.signal_tree(id, &[Signal::TERM, Signal::CONT]);
         if let Some(task) = self.tasks.get_mut(&id) {
-            task.suspended_since_ms = None;
+            // After the signal: it is the first thing that a frozen tree hears.
+            if let Some(slot) = &task.slot {
+                slot.thaw();
+            }
+            task.begin_to_continue(identity::boottime_ms());
             task.kill = Some(Kill { rounds: 0, next_ms: hard_ms });
         }
         self.rearm(id);
@@ -102,7 +112,10 @@ impl Keeper {
     pub(super) fn look_at_closing(&mut self, id: u64, now: u64) {
         let Some(task) = self.tasks.get(&id) else { return };
         let (give_up, grace_ms) = match &task.stage {
-            Stage::Closing { give_up_ms, .. } => (*give_up_ms, task.accepted.kill_grace_ms),
+            Stage::Closing { give_up_ms, .. } => {
+                let over = task.lease.is_some_and(|lease| lease.over);
+                (*give_up_ms, if over { 0 } else { task.accepted.kill_grace_ms })
+            }
             Stage::Lingering => {
                 if self.is_empty(id) {
                     self.drop_task(id);

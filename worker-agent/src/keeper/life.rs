@@ -4,13 +4,14 @@ use std::os::fd::AsFd;
 
 use proto::AttemptId;
 use proto::v1::journal_record::Kind;
-use proto::v1::{Closed, FinishFact, Rusage, StartFact, StartFailure, finish_fact::End};
+use proto::v1::{Closed, FinishFact, KillCause, Rusage, StartFact, StartFailure, finish_fact::End};
 
 use super::book::Key;
 use super::child::Step;
+use super::exits::Exit;
 use super::identity::{self, ProcessId};
 use super::kill::FIRST_LOOK_MS;
-use super::orders::record;
+use super::orders::{record, refusal};
 use super::outputs::{self, Measure, Measured};
 use super::plan::failed;
 use super::poll::Source;
@@ -18,7 +19,7 @@ use super::run::Keeper;
 use super::session;
 use super::spawn::{Errand, Result_, SpawnOrder, Started};
 use super::sys::{self, Waited};
-use super::task::{Kill, Main, Stage, Task};
+use super::task::{Kill, Main, Pace, Stage, Task};
 
 /// The Finish fact goes out this long after the grace, empty tree or not (design 6).
 const GIVE_UP_AFTER_GRACE_MS: u64 = 5_000;
@@ -31,6 +32,9 @@ const MEASURE_WAIT_MS: u64 = 10_000;
 
 /// With more trees closing than this, an orphan's end wakes none of them: their timers do.
 const CLOSING_WOKEN_MAX: usize = 16;
+
+/// The raw wait status of a process that died of SIGKILL.
+const SIGKILLED: u32 = libc::SIGKILL as u32;
 
 /// How a main process ended.
 pub(super) struct MainEnd {
@@ -45,6 +49,10 @@ impl Keeper {
         // Refused meanwhile, since its record could not be written.
         if !self.tasks.contains_key(&id) {
             return;
+        }
+        if self.is_unfenced(id) {
+            let why = "its fence has passed, or the guard cannot be told of it";
+            return self.spawn_failed(id, refusal("lease", libc::ETIMEDOUT, why));
         }
         if self.spawner.ask(Errand::Spawn(order)).is_err() {
             let error = std::io::Error::from_raw_os_error(libc::EAGAIN);
@@ -71,6 +79,8 @@ impl Keeper {
             Stage::Spawning { kill } => *kill,
             _ => None,
         };
+        let fenced = task.lease.is_some_and(|lease| lease.over);
+        self.fences_stale |= task.lease.is_some();
         let watched = self.poll.add(&pidfd, Source::Task(id));
         let ended = identity::has_ended(pidfd.as_fd());
         task.sessions.insert(fact.pid);
@@ -83,6 +93,11 @@ impl Keeper {
         }
         if let Some((cause, grace_ms)) = wanted {
             self.request_kill(id, cause, grace_ms);
+        } else {
+            self.pace(id);
+        }
+        if fenced {
+            self.request_kill(id, KillCause::Lease, 0);
         }
         // A short one has ended by now: its start and its end share the batch.
         if ended {
@@ -91,7 +106,7 @@ impl Keeper {
         self.rearm(id);
     }
 
-    fn spawn_failed(&mut self, id: u64, failure: StartFailure) {
+    pub(super) fn spawn_failed(&mut self, id: u64, failure: StartFailure) {
         let Some(task) = self.tasks.get(&id) else { return };
         let run_file = task.run_file();
         if !self.deleted {
@@ -110,7 +125,8 @@ impl Keeper {
         if !main.ours {
             return self.adopted_ended(id);
         }
-        let end = match sys::reap(main.process.pid) {
+        // Only looked at: it is reaped once its end is durable.
+        let end = match sys::peek(main.process.pid) {
             Ok(Waited::Ended(reaped)) => MainEnd {
                 end: End::WaitStatus(reaped.status),
                 rusage: Some(reaped.rusage),
@@ -133,11 +149,10 @@ impl Keeper {
         let exit = self.exits.of(&self.boot_id, main.process);
         let late = main.status_until_ms.is_some_and(|until| now >= until);
         let end = match exit {
-            Some(exit) => MainEnd {
-                end: End::WaitStatus(exit.status),
-                rusage: Some(exit.rusage),
-                wall_ms: exit.wall_ms,
-            },
+            Some(exit) => {
+                let exit = exit.clone();
+                return self.ended_with_guard(id, &exit);
+            }
             None if self.notice.is_none() || late || self.is_scattered(id) => {
                 self.end_from_pidfd(id)
             }
@@ -149,6 +164,22 @@ impl Keeper {
                 return self.rearm(id);
             }
         };
+        self.tree_without_main(id, end);
+    }
+
+    /// The guard wrote this end down, and whether it was its own doing.
+    pub(super) fn ended_with_guard(&mut self, id: u64, exit: &Exit) {
+        let end = MainEnd {
+            end: End::WaitStatus(exit.status),
+            rusage: Some(exit.rusage),
+            wall_ms: exit.wall_ms,
+        };
+        if let Some(task) = self.tasks.get_mut(&id)
+            && exit.fenced
+            && task.killed_for == KillCause::Unspecified
+        {
+            task.killed_for = KillCause::Lease;
+        }
         self.tree_without_main(id, end);
     }
 
@@ -187,15 +218,20 @@ impl Keeper {
     /// The main process is gone and its status known, or known to be unknown.
     pub(super) fn tree_without_main(&mut self, id: u64, end: MainEnd) {
         let Some(task) = self.tasks.get_mut(&id) else { return };
+        let killed = matches!(end.end, End::WaitStatus(status) if status == SIGKILLED);
+        if killed && task.was_fenced_by_guard(identity::boottime_ms()) {
+            task.killed_for = KillCause::Lease;
+        }
         let mut finish = finish_of(task, end.end, end.rusage, end.wall_ms);
         finish.out_of_memory = task.slot.as_ref().is_some_and(|slot| slot.out_of_memory());
         if let Some(main) = task.main() {
             self.mains.remove(&main.process.pid);
             self.poll.remove(&main.pidfd);
+            if main.ours {
+                self.to_reap.push(main.process.pid);
+            }
         }
-        if self.adopted.remove(&id) && self.adopted.is_empty() && self.exits.forget().is_err() {
-            self.log.say("guard.exits could not be emptied");
-        }
+        self.forget_exits |= self.adopted.remove(&id) && self.adopted.is_empty();
         self.batch.push(record(Kind::Exited(finish.clone())));
         self.begin_closing(id, finish);
     }
@@ -204,7 +240,7 @@ impl Keeper {
     pub(super) fn begin_closing(&mut self, id: u64, finish: FinishFact) {
         let Some(task) = self.tasks.get_mut(&id) else { return };
         let now = identity::boottime_ms();
-        task.suspended_since_ms = None;
+        task.pace = Pace::Going;
         let give_up_ms = now + task.accepted.kill_grace_ms + GIVE_UP_AFTER_GRACE_MS;
         task.stage = Stage::Closing { finish, give_up_ms, look_ms: now, pause_ms: FIRST_LOOK_MS };
         self.look_at_closing(id, now);
@@ -309,6 +345,7 @@ impl Keeper {
     /// Lets go of a task; its slot must be empty or unused.
     pub(super) fn drop_task(&mut self, id: u64) {
         let Some(task) = self.tasks.remove(&id) else { return };
+        self.fences_stale |= task.lease.is_some();
         if let Some(at) = task.armed_ms {
             self.timers.remove(&(at, id));
         }
@@ -336,6 +373,7 @@ impl Keeper {
 
     /// A timer of a task ran out.
     pub(super) fn task_due(&mut self, id: u64, now: u64) {
+        self.fence_due(id, now);
         let Some(task) = self.tasks.get(&id) else { return };
         match &task.stage {
             Stage::Spawning { .. } => {}
@@ -344,6 +382,8 @@ impl Keeper {
                     self.main_ended(id);
                 } else if task.limit_ms().is_some_and(|limit| now >= limit) {
                     self.time_is_up(id);
+                } else {
+                    self.pace_due(id, now);
                 }
             }
             Stage::Closing { .. } => self.look_at_closing(id, now),

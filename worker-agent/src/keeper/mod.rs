@@ -2,6 +2,7 @@
 //! It never touches the network and never reads a job's output; the journal is its only state.
 //! Begin with `run.rs` (the loop), then `task.rs` (what an attempt goes through) and `guard.rs`.
 
+mod board;
 mod book;
 mod cgroup;
 mod child;
@@ -9,15 +10,18 @@ mod clients;
 mod clone;
 mod commit;
 mod exits;
+mod fence;
 mod guard;
 mod identity;
 mod journal;
 mod kill;
+mod lease;
 mod life;
 mod lock;
 mod log;
 mod orders;
 mod outputs;
+mod pace;
 mod plan;
 mod poll;
 mod procfs;
@@ -77,7 +81,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
 struct Arguments {
     guard: bool,
     dir: PathBuf,
-    /// Descriptors that the guard hands down: lock, notices, and at the first start ready.
+    /// Descriptors that the guard hands down: lock, notices, board, and at the first start ready.
     handed: Vec<RawFd>,
 }
 

@@ -23,10 +23,11 @@ use super::child::Step;
 use super::commit::journal_failure;
 use super::identity;
 use super::journal::hex;
+use super::lease::Lease;
 use super::plan::fault;
 use super::run::{After, Health, Keeper, PARKED_MAX};
 use super::spawn::{QUEUE_MAX, SpawnOrder};
-use super::task::{Stage, Task};
+use super::task::Task;
 use super::wire::Reading;
 
 /// Items of one manifest: with some 60 bytes each it stays within a message. What is over the limit
@@ -88,7 +89,7 @@ impl Keeper {
             Request::Manifest(ask) => {
                 self.after.push(After::Manifest { connection: from, nonce: ask.nonce });
             }
-            Request::Renew(_) => {}
+            Request::Renew(renew) => self.renew(renew.h_ms),
             Request::Ping(ping) => {
                 self.after.push(After::Pong { connection: from, nonce: ping.nonce });
             }
@@ -187,6 +188,7 @@ impl Keeper {
             let message = format!("{} still has processes on this node", other.attempt);
             return Err(refusal("previous-attempt", libc::EBUSY, &message));
         }
+        self.lease_of(run)?;
         let spec = JobSpec::decode(run.spec.as_slice())
             .map_err(|e| refusal("order", libc::EBADMSG, &format!("no job specification: {e}")))?;
         let run_file = Path::new(OsStr::from_bytes(&run.run_file));
@@ -234,7 +236,7 @@ impl Keeper {
             run_file: run.run_file.clone(),
             uid: run.uid,
             slot: None,
-            fence_after_ms: None,
+            fence_after_ms: run.fence_after_ms,
         })
     }
 
@@ -247,11 +249,15 @@ impl Keeper {
         let id = self.next_id;
         self.next_id += 1;
         let mark = accepted.mark.clone();
-        self.tasks.insert(id, Task::new(accepted.clone(), key, slot.clone()));
+        let mut task = Task::new(accepted.clone(), key, slot.clone());
+        task.lease = run.fence_after_ms.zip(run.h_ms).map(|(after, h)| Lease::new(h, after));
+        self.fences_stale |= task.lease.is_some();
+        self.tasks.insert(id, task);
         self.by_key.insert(key, id);
         self.batch.push(record(Kind::Accepted(accepted)));
         let order = SpawnOrder { id, run, spec, mark, slot };
         self.after.push(After::Spawn(id, Box::new(order)));
+        self.rearm(id);
     }
 
     fn refuse(&mut self, key: Key, order_id: u64, failure: StartFailure) {
@@ -274,7 +280,12 @@ impl Keeper {
         // Unknown here: it never came, or it is over. Nothing to do is not an error.
         let Some(id) = key.and_then(|key| self.by_key.get(&key).copied()) else { return };
         if let Some(number) = order.signal {
+            let suspended = self.tasks.get(&id).is_some_and(|task| task.suspend_wanted);
             return match Signal::from_named_raw(number as i32) {
+                // It would go on behind the back of whoever suspended it.
+                Some(Signal::CONT) if suspended => {
+                    self.log.say(format!("order {}: suspended, so no SIGCONT", order.order_id));
+                }
                 Some(signal) => {
                     self.signal_tree(id, &[signal]);
                 }
@@ -291,28 +302,28 @@ impl Keeper {
     fn order_suspend(&mut self, order_id: u64, key: Option<Key>, suspend: bool) {
         self.note_order(order_id);
         let Some(id) = key.and_then(|key| self.by_key.get(&key).copied()) else { return };
-        let Some(task) = self.tasks.get(&id) else { return };
-        let running = matches!(task.stage, Stage::Running(_)) && task.kill.is_none();
-        if !running || task.suspended_since_ms.is_some() == suspend {
-            return;
-        }
-        self.signal_tree(id, &[if suspend { Signal::STOP } else { Signal::CONT }]);
-        if let Some(task) = self.tasks.get_mut(&id) {
-            let now = identity::boottime_ms();
-            match task.suspended_since_ms.take() {
-                Some(since) => task.suspended_ms += now.saturating_sub(since),
-                None => task.suspended_since_ms = Some(now),
-            }
-        }
-        self.rearm(id);
+        self.request_pace(id, suspend);
     }
 
     /// Journals a fact again behind the others, for the controller could not take it yet.
     fn tell_later(&mut self, seq: u64) {
         match self.journal.fact_at(seq).and_then(book::record_of) {
+            // Another one says what is true now.
+            Some(again) if self.is_overtaken(&again) => {}
             Some(again) => self.batch.push(again),
             None => self.log.say(format!("asked to tell fact {seq} later, which is none")),
         }
+    }
+
+    /// A suspended or resumed fact that does not hold any more.
+    fn is_overtaken(&self, again: &JournalRecord) -> bool {
+        let (attempt, token, suspended) = match &again.kind {
+            Some(Kind::Suspended(f)) => (f.attempt.as_ref(), f.token.as_ref(), true),
+            Some(Kind::Resumed(f)) => (f.attempt.as_ref(), f.token.as_ref(), false),
+            _ => return false,
+        };
+        let id = Key::from_wire(attempt, token).and_then(|key| self.by_key.get(&key));
+        id.and_then(|id| self.tasks.get(id)).is_none_or(|task| task.told_suspended != suspended)
     }
 
     fn stop(&mut self, kill: bool) {
@@ -362,7 +373,7 @@ impl Keeper {
 }
 
 /// A refusal before the run was taken: never the job's fault.
-fn refusal(step: &str, errno: i32, message: &str) -> StartFailure {
+pub(super) fn refusal(step: &str, errno: i32, message: &str) -> StartFailure {
     StartFailure {
         step: step.into(),
         errno,

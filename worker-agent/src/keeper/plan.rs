@@ -68,6 +68,7 @@ impl Prepared {
             envp: pointers(&env),
             keep_open: program.keep_open,
             report,
+            birth: ptr::null(),
         };
         Ok(Prepared {
             plan,

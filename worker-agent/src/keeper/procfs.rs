@@ -21,6 +21,16 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
+    /// By a signal, or by a debugger.
+    pub(crate) fn is_stopped(&self) -> bool {
+        matches!(self.state, b'T' | b't')
+    }
+
+    /// Sleeps in the kernel where signals wait.
+    pub(crate) fn is_uninterruptible(&self) -> bool {
+        self.state == b'D'
+    }
+
     /// Ended: only its entry is left.
     pub(crate) fn is_zombie(&self) -> bool {
         matches!(self.state, b'Z' | b'X')

@@ -16,35 +16,39 @@ use proto::v1::{Accepted, JournalAttempt, KillCause, StartFact, finish_fact::End
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
+use super::board::{Born, mark_id};
 use super::book::Key;
+use super::child::Step;
 use super::identity::{self, ProcessId};
+use super::lease::Lease;
 use super::life::{MainEnd, finish_of};
 use super::orders::record;
+use super::plan::{failed, fault};
 use super::poll::Source;
 use super::procfs::{self, Stat};
 use super::run::Keeper;
 use super::start::DataDir;
-use super::task::{Main, Stage, Task};
+use super::task::{Main, Pace, Stage, Task};
 
-/// A half-started child of the dead keeper is given this long to go.
+/// A half-started child of the dead keeper is given this long to execute its program, and looked at
+/// with this pause.
+const STRAGGLER_EXEC_MS: u64 = 2_000;
+const STRAGGLER_PAUSE: Duration = Duration::from_millis(2);
+
+/// A half-started child that was killed is given this long to go.
 const STRAGGLER_WAIT: Duration = Duration::from_secs(5);
 
-/// Kills children that the dead keeper had not let go of: they run its program with its arguments
-/// until their exec, and would start a job that this keeper already looked for in vain.
-pub(super) fn kill_stragglers(dir: &DataDir) -> io::Result<()> {
-    let own = procfs::cmdline(std::process::id());
-    // Without the descriptors that were handed down.
-    let words: Vec<&[u8]> = own.split(|b| *b == 0).take(4).collect();
-    let prefix = [words.join(&0), vec![0]].concat();
-    for stat in procfs::all().into_iter().filter(|stat| !stat.is_zombie()) {
-        let ours = stat.pid == std::process::id();
-        if ours
-            || !procfs::cmdline(stat.pid).starts_with(&prefix)
-            || !sees(stat.pid, dir)
-            || is_of_another(stat.pid, dir)
-        {
-            continue;
-        }
+/// Children that the dead keeper had not let go of run its program with its arguments until their
+/// exec. They get the time to execute their job, for that start is as good as any; one that hangs
+/// is killed, or it would start a job that this keeper already looked for in vain. Gives the pids
+/// of those.
+pub(super) fn settle_stragglers(dir: &DataDir) -> io::Result<Vec<u32>> {
+    let until = identity::boottime_ms() + STRAGGLER_EXEC_MS;
+    while !stragglers(dir).is_empty() && identity::boottime_ms() < until {
+        std::thread::sleep(STRAGGLER_PAUSE);
+    }
+    let mut killed = Vec::new();
+    for stat in stragglers(dir) {
         let process = ProcessId { pid: stat.pid, start_ticks: stat.start_ticks };
         let Some(pidfd) = process.open()? else { continue };
         identity::send(pidfd.as_fd(), Signal::KILL)?;
@@ -54,8 +58,26 @@ pub(super) fn kill_stragglers(dir: &DataDir) -> io::Result<()> {
             let pid = stat.pid;
             return Err(io::Error::other(format!("a start of the last keeper hangs (pid {pid})")));
         }
+        killed.push(stat.pid);
     }
-    Ok(())
+    Ok(killed)
+}
+
+fn stragglers(dir: &DataDir) -> Vec<Stat> {
+    let own = procfs::cmdline(std::process::id());
+    // Without the descriptors that were handed down.
+    let words: Vec<&[u8]> = own.split(|b| *b == 0).take(4).collect();
+    let prefix = [words.join(&0), vec![0]].concat();
+    let mut found = procfs::all();
+    found.retain(|stat| {
+        let ours = stat.pid == std::process::id();
+        !stat.is_zombie()
+            && !ours
+            && procfs::cmdline(stat.pid).starts_with(&prefix)
+            && sees(stat.pid, dir)
+            && !is_of_another(stat.pid, dir)
+    });
+    found
 }
 
 /// Whether a process means the same directory by this path: one in a container may not.
@@ -92,9 +114,7 @@ impl Keeper {
             }
         }
         self.clear_slots();
-        if self.adopted.is_empty() && self.exits.forget().is_err() {
-            self.log.say("guard.exits could not be emptied");
-        }
+        self.forget_exits = true;
     }
 
     fn recover_one(
@@ -113,12 +133,16 @@ impl Keeper {
         };
         let mut task = Task::new(accepted, key, slot);
         task.start = attempt.started.clone();
+        if same_boot && task.accepted.fence_after_ms.is_some() {
+            task.lease = Some(Lease::of_dead_keeper());
+        }
         task.killed_for = KillCause::try_from(attempt.killed_for).unwrap_or_default();
         let wanted = KillCause::try_from(attempt.kill_wanted).unwrap_or_default();
         if wanted != KillCause::Unspecified {
             task.stage = Stage::Spawning { kill: Some((wanted, task.accepted.kill_grace_ms)) };
         }
         task.sessions.extend(task.start.as_ref().map(|start| start.pid));
+        task.restore_pace(&attempt, identity::boottime_ms());
         let id = self.next_id;
         self.next_id += 1;
         self.by_key.insert(key, id);
@@ -142,16 +166,9 @@ impl Keeper {
             self.log.say(format!("guard.exits cannot be read: {e}"));
         }
         let Some(task) = self.tasks.get(&id) else { return };
-        let exit = self.exits.of(&task.accepted.boot_id, process);
+        let exit = self.exits.of(&task.accepted.boot_id, process).cloned();
         match exit {
-            Some(exit) => {
-                let end = MainEnd {
-                    end: End::WaitStatus(exit.status),
-                    rusage: Some(exit.rusage),
-                    wall_ms: exit.wall_ms,
-                };
-                self.tree_without_main(id, end);
-            }
+            Some(exit) => self.ended_with_guard(id, &exit),
             None if same_boot => self.lost_track(id),
             None => self.rebooted(id),
         }
@@ -179,9 +196,6 @@ impl Keeper {
         let Some(task) = self.tasks.get_mut(&id) else { return false };
         task.scattered =
             stat.is_none_or(|s| s.parent != self.reapers.guard) || self.reapers.guard == 0;
-        if stat.is_some_and(|s| s.state == b'T') {
-            task.suspended_since_ms = Some(identity::boottime_ms());
-        }
         self.log.say(format!("{} lives on as pid {}", task.key.attempt, process.pid));
         let grace_ms = task.accepted.kill_grace_ms;
         let killed = task.killed_for != KillCause::Unspecified;
@@ -196,13 +210,66 @@ impl Keeper {
             self.terminate(id, identity::boottime_ms() + grace_ms);
         } else if let Some((cause, grace_ms)) = wanted {
             self.request_kill(id, cause, grace_ms);
+        } else {
+            self.pace(id);
         }
         self.rearm(id);
         true
     }
 
-    /// Accepted, and the last keeper died before it could say more: perhaps it started.
+    /// Accepted, and the last keeper died before it could say more: the board knows whether it
+    /// started, if this guard is the same that it had.
     fn recover_accepted(&mut self, id: u64, marks: &mut Option<Marks>) {
+        let Some(task) = self.tasks.get(&id) else { return };
+        let (mark, accepted_ms) = (&task.accepted.mark, task.accepted.accepted_boottime_ms);
+        match self.board.born(mark, accepted_ms) {
+            Born::Unknown => self.recover_by_mark(id, marks),
+            Born::Never => {
+                let error = io::Error::from_raw_os_error(libc::EOWNERDEAD);
+                self.spawn_failed(id, fault(Step::Fork, &error, b""));
+            }
+            Born::As { failed: Some((step, errno)), .. } => {
+                self.spawn_failed(id, failed(step, &io::Error::from_raw_os_error(errno), b""));
+            }
+            Born::As { pid, failed: None } if self.stragglers.contains(&pid) => self.lost_track(id),
+            Born::As { pid, failed: None } => self.recover_born(id, pid),
+        }
+    }
+
+    /// Its main process had this pid. The guard writes an end down before it lets the pid go: so
+    /// what has this pid now is it, unless the guard wrote meanwhile.
+    fn recover_born(&mut self, id: u64, pid: u32) {
+        let stat = procfs::stat(pid);
+        if let Err(e) = self.exits.refresh() {
+            self.log.say(format!("guard.exits cannot be read: {e}"));
+        }
+        let Some(task) = self.tasks.get(&id) else { return };
+        let attempt = mark_id(&task.accepted.mark);
+        let exit = self.exits.of_attempt(&self.boot_id, attempt).cloned();
+        let process = match (&exit, stat) {
+            (Some(exit), _) => exit.process,
+            (None, Some(stat)) => ProcessId { pid, start_ticks: stat.start_ticks },
+            (None, None) => return self.lost_track(id),
+        };
+        self.started_before(id, process);
+        match exit {
+            Some(exit) => self.ended_with_guard(id, &exit),
+            None if self.adopt(id, process) => {}
+            None => self.lost_track(id),
+        }
+    }
+
+    /// The start that the last keeper did not get to journal.
+    fn started_before(&mut self, id: u64, process: ProcessId) {
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        let start = start_of(task, process);
+        task.sessions = BTreeSet::from([process.pid]);
+        task.start = Some(start.clone());
+        self.batch.push(record(Kind::Started(start)));
+    }
+
+    /// Perhaps it started: only its mark or its slot can tell.
+    fn recover_by_mark(&mut self, id: u64, marks: &mut Option<Marks>) {
         let Some(task) = self.tasks.get(&id) else { return };
         let processes: Vec<Stat> = match &task.slot {
             Some(slot) => slot.processes().into_iter().filter_map(procfs::stat).collect(),
@@ -217,13 +284,8 @@ impl Keeper {
             .filter(|stat| stat.session == stat.pid)
             .min_by_key(|stat| (stat.start_ticks, stat.pid));
         let Some(main) = main else { return self.lost_track(id) };
-        let start = start_of(task, main);
         let process = ProcessId { pid: main.pid, start_ticks: main.start_ticks };
-        if let Some(task) = self.tasks.get_mut(&id) {
-            task.sessions = BTreeSet::from([main.pid]);
-            task.start = Some(start.clone());
-        }
-        self.batch.push(record(Kind::Started(start)));
+        self.started_before(id, process);
         if !self.adopt(id, process) {
             self.lost_track(id);
         }
@@ -236,6 +298,7 @@ impl Keeper {
         let Some(slots) = &mut self.slots else { return };
         for path in slots.on_disk().into_iter().filter(|path| !used.contains(path)) {
             let Ok(slot) = slots.open_slot(&path) else { continue };
+            slot.thaw();
             if slot.populated().unwrap_or(false) {
                 let name = path.display();
                 self.log.say(format!("{name} holds processes of an attempt that is over: killed"));
@@ -244,6 +307,24 @@ impl Keeper {
                 }
             }
             slots.release(&slot);
+        }
+    }
+}
+
+impl Task {
+    /// As the journal has it. What is to be suspended is stopped once more, which changes nothing
+    /// where it is stopped; what was on its way to go on, goes on.
+    fn restore_pace(&mut self, attempt: &JournalAttempt, now_ms: u64) {
+        self.told_suspended = attempt.suspended;
+        self.suspend_wanted = attempt.suspend_wanted.unwrap_or(attempt.suspended);
+        self.suspended_ms = attempt.suspended_ms;
+        let since_ms = attempt.suspended_since_ms;
+        let stopped = since_ms > 0;
+        self.by_signal = stopped && self.slot.as_ref().is_some_and(|slot| !slot.is_to_freeze());
+        if stopped && self.suspend_wanted {
+            self.suspended_ms += now_ms.saturating_sub(since_ms);
+        } else if stopped {
+            self.pace = Pace::Stopped { since_ms };
         }
     }
 }
@@ -259,7 +340,7 @@ fn marked_processes() -> Marks {
 }
 
 /// The start fact that the last keeper did not get to write.
-fn start_of(task: &Task, main: &Stat) -> StartFact {
+fn start_of(task: &Task, main: ProcessId) -> StartFact {
     let began_ms = identity::ticks_to_ms(main.start_ticks);
     let ago_ms = identity::boottime_ms().saturating_sub(began_ms);
     let output = |fd: u32| {

@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
 
 use proto::v1::{FinishFact, JournalRecord, KillCause, keeper_event};
 
+use super::board::Board;
 use super::book::Key;
 use super::cgroup::Slots;
 use super::exits::ExitReader;
@@ -47,6 +49,12 @@ pub(crate) struct Keeper {
     pub(super) exits: ExitReader,
     /// Readable after each end that the guard wrote down; `None`: there is no guard.
     pub(super) notice: Option<OwnedFd>,
+    /// Shared with the guard.
+    pub(super) board: Arc<Board>,
+    /// The guard's copy of the fences is older than ours.
+    pub(super) fences_stale: bool,
+    /// It could not be brought up to date: nothing leased starts.
+    pub(super) fences_failed: bool,
     pub(super) reapers: Reapers,
     pub(super) listener: Option<UnixListener>,
     pub(super) children: OwnedFd,
@@ -63,6 +71,13 @@ pub(crate) struct Keeper {
     /// Records of which nobody is told: they wait for the next write.
     pub(super) quiet: Vec<JournalRecord>,
     pub(super) after: Vec<After>,
+    /// Main processes whose end is looked at, and reaped once it is durable: until then the guard
+    /// would inherit it.
+    pub(super) to_reap: Vec<u32>,
+    /// Nothing that the guard wrote down is waited for, once the batch is durable.
+    pub(super) forget_exits: bool,
+    /// Starts of the last keeper that hung and were killed.
+    pub(super) stragglers: Vec<u32>,
     /// Ends that could not be journalled, until the controller says that it has them.
     pub(super) volatile: BTreeMap<Key, FinishFact>,
     pub(super) snapshot: Option<Snapshot>,
@@ -90,10 +105,25 @@ pub(super) enum Health {
 /// What may be done once the batch is durable.
 pub(super) enum After {
     Spawn(u64, Box<super::spawn::SpawnOrder>),
-    Kill { id: u64, cause: KillCause, grace_ms: u64 },
-    Welcome { connection: u64, resend_from: u64 },
-    Manifest { connection: u64, nonce: u64 },
-    Pong { connection: u64, nonce: u64 },
+    Kill {
+        id: u64,
+        cause: KillCause,
+        grace_ms: u64,
+    },
+    /// A suspend or resume: what the task wants.
+    Pace(u64),
+    Welcome {
+        connection: u64,
+        resend_from: u64,
+    },
+    Manifest {
+        connection: u64,
+        nonce: u64,
+    },
+    Pong {
+        connection: u64,
+        nonce: u64,
+    },
 }
 
 impl Keeper {
@@ -186,6 +216,7 @@ impl Keeper {
             self.deleted = true;
             self.listener = None;
             self.log.say("the data directory was deleted: ends when the last tree has ended");
+            self.fence_all();
         }
         self.look_for_room(now);
         if matches!(self.health, Health::Full) {

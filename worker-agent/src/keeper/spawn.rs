@@ -13,6 +13,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_cha
 
 use proto::v1::{JobSpec, KeeperRun, StartFact, StartFailure};
 
+use super::board::Board;
 use super::cgroup::Slot;
 use super::child::{self, Report, Step};
 use super::clone::{self, ChildStack};
@@ -80,7 +81,7 @@ pub(crate) struct Nofile {
 
 impl Spawner {
     /// Starts the thread. The signals of the calling thread must be blocked already.
-    pub(crate) fn start(nofile: Nofile) -> io::Result<Spawner> {
+    pub(crate) fn start(nofile: Nofile, board: Arc<Board>) -> io::Result<Spawner> {
         let (errands, inbox) = sync_channel(2 * QUEUE_MAX);
         let (outbox, results) = sync_channel(2 * QUEUE_MAX);
         let wake = rustix::event::eventfd(
@@ -94,6 +95,7 @@ impl Spawner {
             wake: wake.try_clone()?,
             progress: Arc::clone(&progress),
             nofile,
+            board,
         };
         std::thread::Builder::new()
             .name("spawner".into())
@@ -158,6 +160,7 @@ struct Thread {
     wake: OwnedFd,
     progress: Arc<Progress>,
     nofile: Nofile,
+    board: Arc<Board>,
 }
 
 impl Thread {
@@ -183,10 +186,11 @@ impl Thread {
 
     fn spawn(&mut self, order: &SpawnOrder) -> Result<Started, StartFailure> {
         self.reset_report();
-        let prepared = Prepared::new(order, &self.null, self.nofile, &self.progress.report)?;
+        let mut prepared = Prepared::new(order, &self.null, self.nofile, &self.progress.report)?;
         let start_wall_ms = identity::wall_ms();
         let slot = order.slot.as_deref();
         self.progress.report.step.store(Step::Fork as u32, Relaxed);
+        prepared.plan.birth = self.board.announce(&order.mark);
         let arg = (&raw const prepared.plan).cast_mut().cast::<c_void>();
         // SAFETY: `child_main` keeps to the rules; the plan and all it points to live until here
         // again, which is after the child has left our memory.

@@ -7,9 +7,11 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::board::Board;
 use super::cgroup::Slots;
 use super::exits::ExitReader;
 use super::guard::READY;
@@ -101,7 +103,7 @@ fn start(
         fds.push(sys::adopt_fd(fd).map_err(doing("descriptors handed down"))?);
     }
     let mut fds = fds.into_iter();
-    let (lock, notice, ready) = (fds.next(), fds.next(), fds.next());
+    let (lock, notice, board, ready) = (fds.next(), fds.next(), fds.next(), fds.next());
     let ready_copy = ready.as_ref().and_then(|fd| fd.try_clone().ok());
     *failed = ready_copy;
     let lock = match lock {
@@ -109,7 +111,12 @@ fn start(
         None => lock::take(dir).map_err(doing("keeper.lock"))?.ok_or(StartError::Locked)?,
     };
     let nofile = settle_process(notice.is_some()).map_err(doing("process set-up"))?;
-    let keeper = Keeper::new(dir, lock, notice, nofile)?;
+    let board = match board {
+        Some(fd) => Board::handed(fd),
+        None => Board::new(),
+    };
+    let board = Arc::new(board.map_err(doing("board"))?);
+    let keeper = Keeper::new(dir, lock, notice, board, nofile)?;
     *failed = None;
     Ok((keeper, ready))
 }
@@ -137,29 +144,27 @@ impl Keeper {
         dir: &Path,
         lock: OwnedFd,
         notice: Option<OwnedFd>,
+        board: Arc<Board>,
         nofile: Nofile,
     ) -> Result<Keeper, StartError> {
         let mut log = KeeperLog::open(dir, "keeper");
         let dir = DataDir::open(dir).map_err(doing("data directory"))?;
         // Before the journal: a half-started child holds its lock.
-        recover::kill_stragglers(&dir).map_err(doing("children of the last keeper"))?;
+        let stragglers =
+            recover::settle_stragglers(&dir).map_err(doing("children of the last keeper"))?;
         let boot_id = identity::boot_id().map_err(doing("boot id"))?;
         let (journal, notes) = Journal::open(&dir.path)?;
         for note in notes {
             log.say(format!("journal: {note}"));
         }
-        let guard = match notice {
-            Some(_) => procfs::stat(std::process::id()).map_or(0, |stat| stat.parent),
-            None => 0,
-        };
         let listener = wire::listen(dir.fd.as_fd()).map_err(doing("keeper.sock"))?;
         let mut keeper = Keeper {
             slots: open_slots(&journal),
             exits: ExitReader::open(&dir.path).map_err(doing("guard.exits"))?,
-            spawner: Spawner::start(nofile).map_err(doing("spawner"))?,
+            spawner: Spawner::start(nofile, Arc::clone(&board)).map_err(doing("spawner"))?,
             poll: Poll::new().map_err(doing("epoll"))?,
             children: sys::sigchld_fd().map_err(doing("signal descriptor"))?,
-            reapers: Reapers { keeper: std::process::id(), guard },
+            reapers: reapers(notice.is_some()),
             listener: Some(listener),
             health: Health::Good,
             connections: BTreeMap::new(),
@@ -172,6 +177,12 @@ impl Keeper {
             batch: Vec::new(),
             quiet: Vec::new(),
             after: Vec::new(),
+            to_reap: Vec::new(),
+            forget_exits: false,
+            stragglers,
+            fences_stale: true,
+            fences_failed: false,
+            board,
             volatile: BTreeMap::new(),
             snapshot: None,
             stopping: false,
@@ -196,6 +207,11 @@ impl Keeper {
         keeper.recover();
         Ok(keeper)
     }
+}
+
+fn reapers(under_guard: bool) -> Reapers {
+    let own = procfs::stat(std::process::id()).filter(|_| under_guard);
+    Reapers { keeper: std::process::id(), guard: own.map_or(0, |stat| stat.parent) }
 }
 
 fn open_slots(journal: &Journal) -> Option<Slots> {

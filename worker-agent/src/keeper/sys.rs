@@ -74,19 +74,21 @@ fn wait4(pid: i32, flags: i32) -> io::Result<Waited> {
 
 /// Shows one ended child without reaping it, so that its end can be written down first.
 pub(crate) fn peek_any() -> io::Result<Waited> {
+    wait_id(libc::P_ALL, 0)
+}
+
+/// The same for this child, of whichever thread.
+pub(crate) fn peek(pid: u32) -> io::Result<Waited> {
+    wait_id(libc::P_PID, pid)
+}
+
+fn wait_id(which: libc::idtype_t, id: u32) -> io::Result<Waited> {
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
     // SAFETY: raw waitid has a fifth argument, the usage; both out-pointers are valid for the call.
     let got = unsafe {
-        libc::syscall(
-            libc::SYS_waitid,
-            libc::P_ALL,
-            0,
-            info.as_mut_ptr(),
-            flags,
-            usage.as_mut_ptr(),
-        )
+        libc::syscall(libc::SYS_waitid, which, id, info.as_mut_ptr(), flags, usage.as_mut_ptr())
     };
     if got == -1 {
         return match io::Error::last_os_error() {

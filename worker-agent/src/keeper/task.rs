@@ -18,6 +18,7 @@ use proto::v1::{Accepted, FinishFact, KillCause, Phase, StartFact};
 use super::book::Key;
 use super::cgroup::Slot;
 use super::identity::{ProcessId, ticks_to_ms};
+use super::lease::Lease;
 use super::session::Tree;
 
 /// One attempt that the keeper took.
@@ -28,6 +29,8 @@ pub(crate) struct Task {
     pub stage: Stage,
     /// A live main process was signalled for this cause.
     pub killed_for: KillCause,
+    /// It dies at its fence.
+    pub lease: Option<Lease>,
     /// A kill sequence that is under way.
     pub kill: Option<Kill>,
     pub slot: Option<Arc<Slot>>,
@@ -35,7 +38,13 @@ pub(crate) struct Task {
     pub sessions: BTreeSet<u32>,
     /// Its processes may hang below init: the keeper and guard that started it both died.
     pub scattered: bool,
-    pub suspended_since_ms: Option<u64>,
+    /// What was ordered last.
+    pub suspend_wanted: bool,
+    /// What the last fact told.
+    pub told_suspended: bool,
+    pub pace: Pace,
+    /// Its slot does not freeze: it is stopped by signals.
+    pub by_signal: bool,
     /// Sum of the suspensions that are over.
     pub suspended_ms: u64,
     /// The timer that is set for it.
@@ -63,6 +72,64 @@ pub(crate) enum Stage {
     },
     /// Told with leftover processes; killing goes on.
     Lingering,
+}
+
+/// Whether the tree goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pace {
+    Going,
+    Stopping(Round),
+    Stopped { since_ms: u64 },
+    Continuing { thawed_ms: u64, round: Round },
+}
+
+/// Looks at a tree until it has stopped or goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Round {
+    /// Looks so far.
+    pub rounds: u32,
+    pub next_ms: u64,
+}
+
+/// Pauses between looks, doubling: a stop takes microseconds, but for what sleeps in the kernel.
+const LOOK_PAUSE_FIRST_MS: u64 = 1;
+const LOOK_PAUSE_LAST_MS: u64 = 250;
+
+impl Round {
+    /// The first look is at once.
+    pub(crate) fn new(now_ms: u64) -> Round {
+        Round { rounds: 0, next_ms: now_ms }
+    }
+
+    fn next(self, now_ms: u64) -> Round {
+        let pause = LOOK_PAUSE_FIRST_MS << self.rounds.min(10);
+        Round { rounds: self.rounds + 1, next_ms: now_ms + pause.min(LOOK_PAUSE_LAST_MS) }
+    }
+
+    /// Told from this look on, ever more rarely.
+    pub(crate) fn is_worth_a_line(self, from: u32) -> bool {
+        self.rounds >= from && self.rounds.is_power_of_two()
+    }
+}
+
+impl Pace {
+    /// After another look that did not find it done.
+    pub(crate) fn next_round(self, now_ms: u64) -> Pace {
+        match self {
+            Pace::Stopping(round) => Pace::Stopping(round.next(now_ms)),
+            Pace::Continuing { thawed_ms, round } => {
+                Pace::Continuing { thawed_ms, round: round.next(now_ms) }
+            }
+            Pace::Going | Pace::Stopped { .. } => self,
+        }
+    }
+
+    fn next_ms(self) -> Option<u64> {
+        match self {
+            Pace::Stopping(round) | Pace::Continuing { round, .. } => Some(round.next_ms),
+            Pace::Going | Pace::Stopped { .. } => None,
+        }
+    }
 }
 
 /// The main process.
@@ -103,11 +170,15 @@ impl Task {
             start: None,
             stage: Stage::Spawning { kill: None },
             killed_for: KillCause::Unspecified,
+            lease: None,
             kill: None,
             slot,
             sessions: BTreeSet::new(),
             scattered: false,
-            suspended_since_ms: None,
+            suspend_wanted: false,
+            told_suspended: false,
+            pace: Pace::Going,
+            by_signal: false,
             suspended_ms: 0,
             armed_ms: None,
         }
@@ -145,14 +216,14 @@ impl Task {
         match &self.stage {
             Stage::Spawning { .. } => Phase::Accepted,
             Stage::Lingering => Phase::Ended,
-            _ if self.suspended_since_ms.is_some() => Phase::Suspended,
+            _ if self.told_suspended => Phase::Suspended,
             _ => Phase::Running,
         }
     }
 
     /// When its wall time is up: counted from the process's start, suspensions left out.
     pub(crate) fn limit_ms(&self) -> Option<u64> {
-        if self.kill.is_some() || self.suspended_since_ms.is_some() {
+        if self.kill.is_some() || matches!(self.pace, Pace::Stopped { .. }) {
             return None;
         }
         let main = self.main()?;
@@ -164,11 +235,15 @@ impl Task {
     pub(crate) fn deadline_ms(&self) -> Option<u64> {
         let own = match &self.stage {
             Stage::Spawning { .. } | Stage::Lingering => None,
-            Stage::Running(main) => earlier(main.status_until_ms, self.limit_ms()),
+            Stage::Running(main) => {
+                let limit = earlier(main.status_until_ms, self.limit_ms());
+                earlier(limit, self.pace.next_ms())
+            }
             Stage::Closing { give_up_ms, look_ms, .. } => Some(*give_up_ms.min(look_ms)),
             Stage::Measuring { until_ms, .. } => Some(*until_ms),
         };
-        earlier(own, self.kill.map(|kill| kill.next_ms))
+        let fence = self.lease.filter(|lease| !lease.over).map(|lease| lease.fence_ms);
+        earlier(earlier(own, fence), self.kill.map(|kill| kill.next_ms))
     }
 }
 
@@ -198,10 +273,11 @@ mod tests {
         let mut task = running(Some(60_000));
         let limit = task.limit_ms().unwrap();
         assert!(limit > identity::boottime_ms());
-        task.suspended_since_ms = Some(1);
+        task.pace = Pace::Stopped { since_ms: 1_000 };
         assert_eq!(task.limit_ms(), None);
-        (task.suspended_since_ms, task.suspended_ms) = (None, 500);
-        assert_eq!(task.limit_ms(), Some(limit + 500));
+        task.begin_to_continue(1_500);
+        assert_eq!(task.limit_ms(), Some(limit + 500), "from the thaw on it counts");
+        task.pace = Pace::Going;
         assert_eq!(task.deadline_ms(), Some(limit + 500));
     }
 

@@ -1,12 +1,14 @@
 //! What dies and what does not: `kill -9` of the keeper touches no job and loses no exit status.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 
 use prost::Message;
 use proto::v1::journal_record::Kind;
 use proto::v1::keeper_request::Kind as Request;
 use proto::v1::{Accepted, JournalRecord, KeeperAck, KillCause, finish_fact::End};
 
+use crate::kill::Hung;
 use crate::runner::Test;
 use crate::world::{
     Job, Mode, World, exited, is_alive, kill_pid, modes, seqs, status_of, wait_for, wait_for_file,
@@ -20,7 +22,10 @@ pub const TESTS: &[Test] = &[
     ("an_accepted_attempt_never_starts_twice", never_twice),
     ("a_job_outlives_keeper_and_guard", outlives_both),
     ("a_dead_guard_stops_nothing", guard_dies),
-    ("crashes_at_any_moment_invent_no_status", random_crashes),
+    ("crashes_at_any_moment_lose_and_invent_no_status", random_crashes),
+    ("a_keeper_that_dies_around_a_start_or_an_end_loses_no_status", around_start_and_end),
+    ("a_start_that_fails_after_its_keeper_died_is_told_as_that", fails_without_keeper),
+    ("a_start_that_hangs_when_its_keeper_dies_is_not_told_as_a_signal", hangs_without_keeper),
     ("an_acceptance_without_start_ends_as_unknown", accepted_only),
 ];
 
@@ -95,6 +100,10 @@ fn kill_goes_on() {
         let finish = world.finish_of(&job);
         assert_eq!((status_of(&finish), finish.killed_for), (9, KillCause::Cancel as i32));
         assert!(world.job_processes().is_empty(), "{mode:?}");
+        // What the dead keeper killed is no birthplace of the next one's jobs.
+        for id in 2..5 {
+            assert_eq!(status_of(&world.outcome(&Job::shell(id, "exit 3"))), exited(3));
+        }
     }
 }
 
@@ -210,10 +219,11 @@ fn guard_dies() {
 }
 
 fn random_crashes() {
-    for mode in [Mode::Best, Mode::Marks] {
+    for (mode, from) in [(Mode::Best, 0), (Mode::Best, 3), (Mode::Marks, 0), (Mode::Marks, 3)] {
         let mut world = World::new(mode);
         let mut id = 0;
-        for round in 0..6u64 {
+        // One guard throughout: it gives up after five keepers in a row that died young.
+        for round in from..from + 4u64 {
             let jobs: Vec<Job> = (0..10)
                 .map(|n| {
                     id += 1;
@@ -239,14 +249,108 @@ fn random_crashes() {
                 let finish = world.finish_of(job);
                 match finish.end {
                     Some(End::WaitStatus(status)) => assert_eq!(status, exited(n as u32)),
-                    Some(End::UnknownStatus(true)) => {}
-                    other => panic!("{other:?}"),
+                    // Accepted and never born: the guard's board proves it.
+                    Some(End::StartFailure(failure)) => {
+                        assert!(failure.node_fault && failure.errno == libc::EOWNERDEAD);
+                    }
+                    other => panic!("{other:?}: the guard lived"),
                 }
             }
             world.ack_all();
         }
         assert!(seqs(&world.facts).len() > 20);
         assert!(world.job_processes().is_empty());
+    }
+}
+
+/// One job at a time, its keeper killed after ever longer times: before the clone, before the exec,
+/// before the start is durable, before the end is.
+fn around_start_and_end() {
+    for mode in [Mode::Best, Mode::Marks] {
+        let (mut born, mut done) = (0, 0);
+        for round in 0..14u64 {
+            let mut world = World::new(mode);
+            let ran = world.open_path("ran");
+            let text = format!("echo x >> {}; setsid sleep 0.3 & exit 23", ran.display());
+            let job = Job::shell(1, &text);
+            world.run(&job);
+            std::thread::sleep(std::time::Duration::from_micros(350 * round));
+            world.kill_keeper();
+            world.connect();
+            let known =
+                world.phase_of(&job).is_some() || !world.finishes(job.attempt_ref()).is_empty();
+            if !known {
+                continue;
+            }
+            let finish = world.finish_of(&job);
+            match finish.end {
+                Some(End::WaitStatus(status)) => {
+                    assert_eq!(status, exited(23), "{mode:?} round {round}");
+                    assert!(finish.start.is_some_and(|start| start.pid > 0));
+                    born += 1;
+                }
+                Some(End::StartFailure(failure)) => {
+                    assert!(failure.node_fault && failure.errno == libc::EOWNERDEAD);
+                    assert!(!ran.exists(), "{mode:?} round {round}: it ran");
+                    done += 1;
+                }
+                other => panic!("{mode:?} round {round}: {other:?}"),
+            }
+        }
+        assert!(born + done > 3, "{mode:?}: {born} were born, {done} not");
+    }
+}
+
+fn in_hung_dir(world: &World, hung: &Hung) -> Job {
+    let mut job = Job::argv(1, &["true"]);
+    job.spec.dir = hung.at.as_os_str().as_bytes().to_vec();
+    assert!(!world.log().contains("cannot"));
+    job
+}
+
+/// The child of the keeper that stands in chdir.
+fn wait_in_chdir(world: &World) -> u32 {
+    let keeper = world.welcome.pid;
+    wait_for("a child on its way", || {
+        world.processes().into_iter().find(|pid| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let words: Vec<&str> = stat.rsplit(") ").next().unwrap_or("").split(' ').collect();
+            let wait = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+            words.get(1) == Some(&keeper.to_string().as_str()) && wait.contains("fuse")
+        })
+    })
+}
+
+fn fails_without_keeper() {
+    for mode in [Mode::Best, Mode::Marks] {
+        let mut world = World::new(mode);
+        let Some(hung) = Hung::mount(world.open_path("hung")) else { return };
+        let job = in_hung_dir(&world, &hung);
+        world.run(&job);
+        wait_in_chdir(&world);
+        world.kill_keeper();
+        drop(hung);
+        world.connect();
+        let finish = world.finish_of(&job);
+        match finish.end {
+            Some(End::StartFailure(failure)) => assert_eq!(failure.step, "chdir"),
+            other => panic!("{mode:?}: {other:?} {}", world.log()),
+        }
+    }
+}
+
+fn hangs_without_keeper() {
+    for mode in [Mode::Best, Mode::Marks] {
+        let mut world = World::new(mode);
+        let Some(hung) = Hung::mount(world.open_path("hung")) else { return };
+        let job = in_hung_dir(&world, &hung);
+        world.run(&job);
+        wait_in_chdir(&world);
+        world.kill_keeper();
+        world.connect();
+        let finish = world.finish_of(&job);
+        assert_eq!(finish.end, Some(End::UnknownStatus(true)), "{mode:?} {}", world.log());
+        drop(hung);
     }
 }
 

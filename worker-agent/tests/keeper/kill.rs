@@ -7,9 +7,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use proto::v1::KillCause;
 use proto::v1::finish_fact::End;
-use proto::v1::keeper_request::Kind as Request;
-use proto::v1::{KeeperResume, KeeperSuspend, KillCause, Phase};
 
 use crate::runner::Test;
 use crate::world::{Job, Mode, World, exited, is_alive, modes, status_of, wait_for, wait_for_file};
@@ -22,7 +21,6 @@ pub const TESTS: &[Test] = &[
     ("a_cancel_that_comes_too_late_changes_nothing", too_late),
     ("a_cancel_of_a_start_under_way_waits_for_it", cancelled_at_once),
     ("a_single_signal_is_only_that", single_signal),
-    ("a_suspended_job_is_thawed_to_be_cancelled", suspended),
     ("orders_for_what_is_unknown_are_noted", unknown),
     ("the_next_attempt_waits_for_the_tree_of_the_last", next_attempt),
     ("what_cannot_die_is_told_as_leftover_and_killed_on", leftover),
@@ -32,7 +30,7 @@ pub const TESTS: &[Test] = &[
 ];
 
 /// Ignores SIGTERM in every process: children, a new session, a daemon, one without environment.
-fn resisting(world: &World, ready: &str) -> Job {
+pub fn resisting(world: &World, ready: &str) -> Job {
     let file = world.open_path(ready).display().to_string();
     let deaf = "trap '' TERM; while :; do sleep 1; done";
     let mut job = Job::shell(
@@ -166,36 +164,6 @@ fn single_signal() {
     }
 }
 
-fn state_of(pid: u32) -> char {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('-')
-}
-
-fn suspended() {
-    for mode in modes() {
-        let mut world = World::new(mode);
-        let mut job = Job::shell(1, "while :; do :; done");
-        job.spec.time_limit_ms = Some(600_000);
-        world.run(&job);
-        let pid = world.start_of(&job).pid;
-        let (attempt, token) = (Some(job.attempt_ref()), Some(job.token()));
-        let order_id = world.order_id();
-        world.send(Request::Suspend(KeeperSuspend { order_id, attempt, token }));
-        wait_for("a stopped process", || (state_of(pid) == 'T').then_some(()));
-        assert_eq!(world.phase_of(&job), Some(Phase::Suspended));
-        let order_id = world.order_id();
-        world.send(Request::Resume(KeeperResume { order_id, attempt, token }));
-        wait_for("a running process", || (state_of(pid) != 'T').then_some(()));
-        assert_eq!(world.phase_of(&job), Some(Phase::Running));
-        let order_id = world.order_id();
-        world.send(Request::Suspend(KeeperSuspend { order_id, attempt, token }));
-        wait_for("a stopped process", || (state_of(pid) == 'T').then_some(()));
-        world.kill(&job, KillCause::Cancel, 20_000, None);
-        let finish = world.finish_of(&job);
-        assert_eq!((status_of(&finish), finish.killed_for), (15, KillCause::Cancel as i32));
-    }
-}
-
 fn unknown() {
     let mut world = World::new(Mode::Best);
     world.kill(&Job::shell(77, "true"), KillCause::Cancel, 0, None);
@@ -265,13 +233,13 @@ fn leftover() {
 }
 
 /// A file system whose server never answers: entering it hangs in the kernel.
-struct Hung {
-    at: PathBuf,
+pub struct Hung {
+    pub at: PathBuf,
     _server: OwnedFd,
 }
 
 impl Hung {
-    fn mount(at: PathBuf) -> Option<Hung> {
+    pub fn mount(at: PathBuf) -> Option<Hung> {
         fs::create_dir(&at).ok()?;
         let server: OwnedFd = File::options().read(true).write(true).open("/dev/fuse").ok()?.into();
         // For mount(8); other children of this test let go of it at once.

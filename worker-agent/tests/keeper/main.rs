@@ -5,6 +5,8 @@
 mod client;
 mod crash;
 mod kill;
+mod lease;
+mod pace;
 mod runner;
 mod spawn;
 mod world;
@@ -28,9 +30,14 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+        // A job that starts one process after the other, as `make` does: parents wait in vfork.
+        Some(first) if first == "spawn-loop" => loop {
+            let _ = std::process::Command::new("/bin/true").env_clear().status();
+        },
         _ => {
-            let code =
-                runner::run(&[spawn::TESTS, kill::TESTS, crash::TESTS, client::TESTS].concat());
+            let tests =
+                [spawn::TESTS, kill::TESTS, pace::TESTS, lease::TESTS, crash::TESTS, client::TESTS];
+            let code = runner::run(&tests.concat());
             world::remove_program();
             code
         }

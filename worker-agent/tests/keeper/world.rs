@@ -406,6 +406,8 @@ pub struct Job {
     pub mem_bytes: u64,
     pub order_id: Option<u64>,
     pub refuse: Option<StartFailure>,
+    pub fence_after_ms: Option<u64>,
+    pub h_ms: Option<u64>,
 }
 
 impl Job {
@@ -434,6 +436,8 @@ impl Job {
             mem_bytes: 0,
             order_id: None,
             refuse: None,
+            fence_after_ms: None,
+            h_ms: None,
         }
     }
 
@@ -470,12 +474,12 @@ impl Job {
             groups: vec![uid],
             mem_bytes: self.mem_bytes,
             cluster_id: "cluster".into(),
-            fence_after_ms: None,
+            fence_after_ms: self.fence_after_ms,
             stdout_path: bytes(&self.stdout),
             stderr_path: bytes(&self.stderr),
             default_grace_ms: 5_000,
             refuse: self.refuse.clone(),
-            h_ms: None,
+            h_ms: self.h_ms,
             run_file: self.run_prefix(world).as_os_str().as_bytes().to_vec(),
         }
     }
@@ -506,6 +510,12 @@ pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// The keeper's clock, in ms.
+pub fn boottime_ms() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
+}
+
 pub fn wait_for_file(path: &Path) {
     wait_for("a file", || path.exists().then_some(()));
 }
@@ -534,6 +544,11 @@ pub fn remove_program() {
     if let Some(dir) = PROGRAM.get().and_then(|path| path.parent()) {
         fs::remove_dir_all(dir).unwrap();
     }
+}
+
+/// The same, for a job to run.
+pub fn own_program() -> &'static Path {
+    program()
 }
 
 /// This program where every user can execute it.
