@@ -41,7 +41,8 @@ impl Ledger {
         let Some(job) = self.job(id) else { return };
         let proves = waits_for(job, agent, attempt, fact.token.as_ref());
         let named = fact.token.is_some_and(|token| token.attempt == attempt);
-        let late = named && untold(job, agent, attempt) && (proves || job.fence().is_none());
+        let awaited = job.fence().is_some_and(|fence| fence.attempt == attempt);
+        let late = named && untold(job, agent, attempt) && (proves || !awaited);
         let who = Who::Agent(Arc::clone(agent));
         if late {
             let (kind, status) = match judge(fact, &job.spec().success_codes, None) {

@@ -109,7 +109,7 @@ fn a_cancel_that_was_asked_for_ends_the_retries() {
 #[test]
 fn node_faults_do_not_count_as_retries() {
     let mut world = World::with_node();
-    let job = world.submit_spec(v1::JobSpec { retries: 1, ..spec() });
+    let job = world.submit_spec(v1::JobSpec { retries: 2, ..spec() });
     for _ in 0..5 {
         world.pass(1_000_000);
         world.tick();
@@ -123,7 +123,7 @@ fn node_faults_do_not_count_as_retries() {
     world.start(job);
     world.finish(job, code(1));
     assert_eq!((world.kind(job), world.job(job).attempt()), (Kind::Queued, 7));
-    // The sixth fault is the end all the same: the retries are not for the node's faults.
+    // The sixth fault is the end all the same: the retries are not for the node's faults, and one is left.
     world.assign_to(job, N1);
     world.refuse(job);
     assert_eq!(world.reason(job), Some(ExitKind::StartFailed));
@@ -197,6 +197,24 @@ fn a_late_end_of_an_attempt_whose_fence_was_opened_otherwise_is_told_and_changes
     world.join(N1, 2, "j1");
     world.finish_closed(N1, job, code(7));
     assert_eq!((world.kind(job), world.job(job).attempt()), (Kind::Dispatched, 2));
+    let events = what_happened(&world, job);
+    let last = "told the real end of attempt 1, too late to count: exit-code 7";
+    assert_eq!(events.last().map(String::as_str), Some(last));
+}
+
+#[test]
+fn a_late_end_of_an_older_attempt_is_told_while_a_newer_one_waits() {
+    let mut world = World::with_node();
+    world.node_up(N2, 1, "k1");
+    let job = lost(&mut world, retrying());
+    world.fenced(job, 1);
+    world.assign_to(job, N2);
+    world.facts(N2, vec![fact::Kind::Start(start_of(job, 2))]);
+    world.down(N2, 1, DownCause::Rdhup);
+    assert_eq!((world.kind(job), world.job(job).attempt()), (Kind::Waiting, 3));
+    world.join(N1, 2, "j1");
+    world.facts(N1, vec![fact::Kind::Finish(finish_of(job, 1, code(7)))]);
+    assert_eq!(world.kind(job), Kind::Waiting);
     let events = what_happened(&world, job);
     let last = "told the real end of attempt 1, too late to count: exit-code 7";
     assert_eq!(events.last().map(String::as_str), Some(last));
