@@ -284,13 +284,9 @@ fn cause_image(cause: &Cause) -> v1::ImageCause {
     };
     let code = |kind: &Kind| i64::from(kind_code(*kind));
     image.what = match &cause.what {
-        What::Assigned { agent, attempt } => {
+        What::Assigned { agent, attempt } | What::Adopted { agent, attempt } => {
             (image.text, image.a) = (agent.to_string(), i64::from(*attempt));
-            1
-        }
-        What::Adopted { agent, attempt } => {
-            (image.text, image.a) = (agent.to_string(), i64::from(*attempt));
-            32
+            if matches!(cause.what, What::Assigned { .. }) { 1 } else { 32 }
         }
         What::Started { pid } => {
             image.a = i64::from(*pid);
