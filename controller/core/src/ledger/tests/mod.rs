@@ -8,6 +8,7 @@ mod facts;
 mod image;
 mod loss;
 mod manifest;
+mod migration;
 mod moves;
 mod random;
 mod retention;

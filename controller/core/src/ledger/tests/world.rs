@@ -16,6 +16,8 @@ pub(crate) struct World {
     pub index: u64,
     pub wall_ms: u64,
     pub led_ms: u64,
+    /// What was applied.
+    pub log: Vec<v1::Proposal>,
     /// Boot id that the nodes join with.
     pub boot: &'static str,
     /// Next seq of each agent's journal.
@@ -30,6 +32,7 @@ impl World {
             index: 0,
             wall_ms: 1_700_000_000_000,
             led_ms: 0,
+            log: Vec::new(),
             boot: "b1",
             seqs: BTreeMap::new(),
             requests: 0,
@@ -60,6 +63,7 @@ impl World {
         let applied = self.ledger.apply(self.index, &proposal);
         self.ledger.check();
         assert_eq!(applied.outcomes.len(), proposal.commands.len());
+        self.log.push(proposal);
         applied
     }
 
