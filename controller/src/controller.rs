@@ -22,6 +22,13 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+/// Questions of the leader's duties that may wait for raft: one is asked, and the newest one is the
+/// answer to all.
+const CONFIRMS_MAX: usize = 2;
+
+/// How long raft may take to find out whether this node leads: several elections.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// A lone voter leads within milliseconds; with others an election or two may be needed.
 const SERVING_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -114,7 +121,8 @@ pub async fn start(config: Config, sources: Sources) -> Result<Controller, Start
         due: Arc::clone(&snapshot_due),
     };
     let own = queues.own.clone();
-    let parts = PumpParts { leader, proposer: own, failure: failure.clone(), snapshot };
+    let (confirms, rounds) = mpsc::channel(CONFIRMS_MAX);
+    let parts = PumpParts { leader, proposer: own, confirms, failure: failure.clone(), snapshot };
     let (pump, pump_thread) = pump::start(ledger, parts)?;
     let options = node_options(&config, &identity);
     let node = Node::start(options, store, pump.clone(), snapshots, meta).await?;
@@ -128,6 +136,8 @@ pub async fn start(config: Config, sources: Sources) -> Result<Controller, Start
     };
     let (proposer, serving) = proposer::start(queues, parts, &tasks, stop_all.clone());
     tasks.spawn(stop_all.clone().run_until_cancelled_owned(tick(pump.clone(), leader.tick_ms)));
+    let asking = confirm(rounds, node.clone(), pump.clone());
+    tasks.spawn(stop_all.clone().run_until_cancelled_owned(asking));
     tasks.spawn(
         stop_all.clone().run_until_cancelled_owned(end_waiting(failure.clone(), stop_all.clone())),
     );
@@ -210,6 +220,20 @@ async fn tick(pump: PumpHandle, every_ms: u64) {
     loop {
         interval.tick().await;
         if pump.tick().is_err() {
+            return;
+        }
+    }
+}
+
+/// Answers the leader's duties whether this node still leads. A check that fails says nothing.
+async fn confirm(mut rounds: mpsc::Receiver<u64>, node: Node, pump: PumpHandle) {
+    while let Some(mut round) = rounds.recv().await {
+        // What is asked from now on is asked after all of these.
+        while let Ok(newer) = rounds.try_recv() {
+            round = newer;
+        }
+        let asked = tokio::time::timeout(CONFIRM_TIMEOUT, node.linearizable()).await;
+        if matches!(asked, Ok(Ok(()))) && pump.confirmed(round).await.is_err() {
             return;
         }
     }

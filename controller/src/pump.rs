@@ -70,6 +70,7 @@ enum Message {
     Install(Box<Ledger>),
     Open { join: Box<v1::Join>, peer_addr: String, reply: oneshot::Sender<Session> },
     Event(Box<Event<'static>>),
+    Confirmed(u64),
     Send { agent_id: String, kind: Box<v1::leader_message::Kind>, reply: oneshot::Sender<bool> },
     Read(Reader),
     Freeze(oneshot::Sender<Frozen>),
@@ -107,6 +108,8 @@ pub struct PumpParts {
     pub leader: LeaderConfig,
     /// Takes what the leader's duties propose.
     pub proposer: OwnSender,
+    /// Takes the leader's questions whether it still leads; answered by [`PumpHandle::confirmed`].
+    pub confirms: mpsc::Sender<u64>,
     /// Thrown when the pump cannot go on.
     pub failure: Failure,
     /// When a snapshot is due, and who is told.
@@ -141,6 +144,7 @@ pub fn start(
         congestion,
         watchers: Watchers::default(),
         proposer: parts.proposer,
+        confirms: parts.confirms,
         failure: parts.failure,
         snapshot: parts.snapshot,
         since_bytes: 0,
@@ -184,6 +188,11 @@ impl PumpHandle {
     pub async fn session_event(&self, event: Event<'static>) -> Result<(), PumpGone> {
         self.uncongested().await;
         self.send(Message::Event(Box::new(event))).await
+    }
+
+    /// This node was found to lead at some moment after [`Action::Confirm`] of that round.
+    pub async fn confirmed(&self, round: u64) -> Result<(), PumpGone> {
+        self.send(Message::Confirmed(round)).await
     }
 
     /// Sends `kind` on the newest session of an agent; false if it has none.
@@ -272,6 +281,7 @@ struct Pump {
     congestion: Arc<Congestion>,
     watchers: Watchers,
     proposer: OwnSender,
+    confirms: mpsc::Sender<u64>,
     failure: Failure,
     snapshot: SnapshotDue,
     since_bytes: u64,
@@ -324,6 +334,7 @@ impl Pump {
             }
             Message::Open { join, peer_addr, reply } => self.open(*join, peer_addr, reply),
             Message::Event(event) => self.session_event(*event),
+            Message::Confirmed(round) => self.step(Event::Confirmed { round }),
             Message::Send { agent_id, kind, reply } => {
                 // The broker that no longer waits needs no answer.
                 let _ = reply.send(self.send_to_agent(&agent_id, *kind));
@@ -459,6 +470,8 @@ impl Pump {
         while let Some(action) = todo.pop_front() {
             match action {
                 Action::Propose(command) => self.backlog.push_back(command),
+                // While one is asked, the next finds no room: the leader asks again by itself.
+                Action::Confirm { round } => drop(self.confirms.try_send(round)),
                 Action::Close { session } => {
                     self.sessions.remove(&session);
                 }

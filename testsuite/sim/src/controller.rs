@@ -375,9 +375,20 @@ impl World {
                     self.send_down(conn, Down::Message(Box::new(message)));
                 }
                 Action::Close { session: SessionId(conn) } => self.controller_closes(conn),
+                Action::Confirm { round } => {
+                    let (life, delay) = (self.controllers[c].life, self.rng.skewed(50));
+                    self.at(delay, Event::Confirm { controller: c, life, round });
+                }
             }
         }
         self.pump_proposer(c);
+    }
+
+    /// A majority is asked who leads: only the log's leader, in reach of the others, is told so.
+    pub(crate) fn confirm(&mut self, c: usize, round: u64) {
+        if self.log.leader == Some(c) && !self.isolated.contains(&c) {
+            self.leader_step(c, Leads::Confirmed { round });
+        }
     }
 
     pub(crate) fn leader_tick(&mut self, c: usize) {

@@ -60,6 +60,7 @@ pub(crate) enum Event {
     Elect,
     Role { controller: usize, life: u64, leads: Option<u64> },
     Begin { controller: usize, life: u64, term: u64 },
+    Confirm { controller: usize, life: u64, round: u64 },
     Rejoined { controller: usize },
     ApplyEases { controller: usize },
     ControllerStart { controller: usize },
@@ -294,6 +295,7 @@ impl World {
             | Event::Apply { controller, .. }
             | Event::Role { controller, .. }
             | Event::Begin { controller, .. }
+            | Event::Confirm { controller, .. }
             | Event::Request { controller, .. } => Owner::Controller(*controller),
             Event::Commit { .. } => self.log.leader.map_or(Owner::Nobody, Owner::Controller),
             _ => Owner::Nobody,
@@ -331,7 +333,8 @@ impl World {
             Event::LeaderTick { controller, life }
             | Event::Apply { controller, life }
             | Event::Role { controller, life, .. }
-            | Event::Begin { controller, life, .. } => {
+            | Event::Begin { controller, life, .. }
+            | Event::Confirm { controller, life, .. } => {
                 self.controllers[*controller].life != *life || !self.controllers[*controller].up
             }
             Event::Commit { term } => self.log.term != *term || self.log.leader.is_none(),
@@ -374,6 +377,7 @@ impl World {
             Event::Elect => self.elect(),
             Event::Role { controller, leads, .. } => self.role(controller, leads),
             Event::Begin { controller, term, .. } => self.begin(controller, term),
+            Event::Confirm { controller, round, .. } => self.confirm(controller, round),
             Event::Rejoined { controller } => {
                 self.isolated.remove(&controller);
             }

@@ -7,7 +7,7 @@ use super::manifest::living;
 use super::reign::Reign;
 use super::session::Session;
 use super::turn::Turn;
-use crate::ledger::Job;
+use crate::ledger::{Job, State};
 use proto::mutants::Mutant;
 use proto::v1::{
     AttemptRef, Facts, KillCause, KillOrder, ManifestItem, ResumeOrder, RunOrder, SuspendOrder,
@@ -174,6 +174,9 @@ fn fence_one(
 }
 
 fn orders(session: &mut Session, turn: &mut Turn<'_>, job: &Job) {
+    if waits_for_echo(session, job) {
+        return;
+    }
     let mut wants = desired(job, &session.join.agent_id, session.join.incarnation);
     if Mutant::IntentsDropped.active() {
         let joined = turn.ledger.agent(&session.join.agent_id).map(|agent| agent.up_order());
@@ -182,6 +185,15 @@ fn orders(session: &mut Session, turn: &mut Turn<'_>, job: &Job) {
     for want in session.reported.untold(job.attempt_id(), job.token(), &wants) {
         send(session, turn, want.order(), order_of(job, want));
     }
+}
+
+/// A leased run that the node was not told of: its fence begins with the last echo of this session,
+/// and there was none yet (design 3).
+fn waits_for_echo(session: &Session, job: &Job) -> bool {
+    !session.echoed
+        && job.leased().is_some()
+        && matches!(job.state(), State::Dispatched(_))
+        && !session.reported.held.contains_key(&job.attempt_id())
 }
 
 fn send(session: &mut Session, turn: &mut Turn<'_>, order: OrderId, kind: leader_message::Kind) {
@@ -227,7 +239,7 @@ fn run_order(job: &Job) -> RunOrder {
         stdin: job.stdin_bytes().unwrap_or_default().to_vec(),
         user: job.by().name.to_string(),
         uid: job.by().uid,
-        fence_after_ms: None,
+        fence_after_ms: job.leased(),
         cpus,
         mem_bytes,
     }

@@ -3,6 +3,7 @@
 
 use super::SessionId;
 use super::facts;
+use super::lease;
 use super::manifest;
 use super::reign::Reign;
 use super::session::Session;
@@ -10,7 +11,7 @@ use super::turn::Turn;
 use crate::ledger::{Job, Ledger, State};
 use proto::digest::Digest;
 use proto::mutants::Mutant;
-use proto::v1::{Heartbeat, HeartbeatAnswer, Phase, leader_message};
+use proto::v1::{Heartbeat, Phase};
 
 /// Mismatches in a row that make the leader ask: one alone may be a change that is on its way.
 const MISMATCHES_MAX: u32 = 2;
@@ -70,8 +71,8 @@ pub(super) fn take(
     beat: Heartbeat,
 ) {
     let Some(session) = reign.sessions.get_mut(&id) else { return };
-    session.send(turn, leader_message::Kind::Heartbeat(HeartbeatAnswer { h_ms: beat.h_ms }));
     let ask = wants_manifest(session, turn.ledger, &beat);
+    lease::heard(reign, turn, id, beat.h_ms);
     if let Some(life) = reign.lives.get_mut(agent) {
         let freed = life.disk_full && !beat.disk_full;
         life.disk_full = beat.disk_full;

@@ -6,6 +6,7 @@ use super::liveness;
 use super::newcomer::{BACKLOG_MAX, BACKLOG_MAX_BYTES, NEWCOMERS_MAX, Newcomer, Stage};
 use super::reign::{Reign, protocol};
 use super::session::Session;
+use super::storm::Flight;
 use super::turn::{Refusal, Turn};
 use crate::ledger::{Ledger, Outcome, Rejection};
 use proto::mutants::Mutant;
@@ -75,9 +76,26 @@ fn challenge(reign: &mut Reign, turn: &mut Turn<'_>, id: SessionId, rival: Sessi
 
 fn accept(reign: &mut Reign, turn: &mut Turn<'_>, id: SessionId) {
     let Some(newcomer) = reign.newcomers.get_mut(&id) else { return };
-    newcomer.stage = Stage::Joining { since_ms: turn.now };
-    let join = Some(newcomer.join.clone());
-    turn.propose(command::Kind::AgentUp(AgentUpCommand { join }));
+    newcomer.stage = Stage::Queued;
+    liveness::knocked(&mut reign.lives, &newcomer.join);
+    reign.joins.queue(id);
+    pump(reign, turn);
+}
+
+/// Proposes joins while there are places for them in the log.
+fn pump(reign: &mut Reign, turn: &mut Turn<'_>) {
+    while let Some(id) = reign.joins.next() {
+        let queued = |newcomer: &&mut Newcomer| newcomer.stage == Stage::Queued;
+        let Some(newcomer) = reign.newcomers.get_mut(&id).filter(queued) else { continue };
+        newcomer.stage = Stage::Joining { since_ms: turn.now };
+        reign.joins.takes(flight(&newcomer.join), id, turn.now);
+        let join = Some(newcomer.join.clone());
+        turn.propose(command::Kind::AgentUp(AgentUpCommand { join }));
+    }
+}
+
+fn flight(join: &Join) -> Flight {
+    (join.agent_id.clone(), join.incarnation, 0)
 }
 
 /// The older session lives: the newcomer has its data directory.
@@ -106,6 +124,7 @@ pub(super) fn rival_gone(reign: &mut Reign, turn: &mut Turn<'_>, gone: SessionId
 
 /// Challenges that were not answered, and joins whose proposal was lost.
 pub(super) fn tick(reign: &mut Reign, turn: &mut Turn<'_>) {
+    reign.joins.tick(turn);
     advance(
         reign,
         turn,
@@ -121,6 +140,7 @@ pub(super) fn tick(reign: &mut Reign, turn: &mut Turn<'_>) {
         let reason = "the join could not be recorded in time; try again".to_string();
         refuse(reign, turn, id, Refusal { reason, fatal: false });
     }
+    pump(reign, turn);
 }
 
 fn advance(reign: &mut Reign, turn: &mut Turn<'_>, ready: impl Fn(&Stage, u64) -> bool) {
@@ -139,6 +159,9 @@ fn advance(reign: &mut Reign, turn: &mut Turn<'_>, ready: impl Fn(&Stage, u64) -
 /// A message before the Welcome waits for it.
 pub(super) fn early(reign: &mut Reign, turn: &mut Turn<'_>, id: SessionId, message: AgentMessage) {
     let Some(newcomer) = reign.newcomers.get_mut(&id) else { return };
+    if matches!(newcomer.stage, Stage::Queued | Stage::Joining { .. }) {
+        liveness::knocked(&mut reign.lives, &newcomer.join);
+    }
     if !newcomer.keep(message) {
         let what = format!(
             "more than {BACKLOG_MAX} messages or {BACKLOG_MAX_BYTES} bytes before the Welcome"
@@ -155,12 +178,18 @@ pub(super) fn applied(
     outcome: &Outcome,
 ) {
     let Some(join) = &command.join else { return };
-    let waiting = reign.newcomers.iter().find(|(_, newcomer)| {
-        matches!(newcomer.stage, Stage::Joining { .. })
-            && newcomer.join.agent_id == join.agent_id
-            && newcomer.join.incarnation == join.incarnation
-    });
-    let waiting = waiting.map(|(id, _)| *id);
+    let waiting = reign.joins.lands(&flight(join)).filter(|id| reign.newcomers.contains_key(id));
+    answer(reign, turn, join, waiting, outcome);
+    pump(reign, turn);
+}
+
+fn answer(
+    reign: &mut Reign,
+    turn: &mut Turn<'_>,
+    join: &Join,
+    waiting: Option<SessionId>,
+    outcome: &Outcome,
+) {
     match (waiting, outcome) {
         (Some(id), Outcome::AgentUp) => welcome(reign, turn, id),
         (None, Outcome::AgentUp) => orphaned(reign, turn, join),
@@ -204,6 +233,7 @@ fn welcome(reign: &mut Reign, turn: &mut Turn<'_>, id: SessionId) {
     let older = reign.lives.insert(join.agent_id, life).and_then(|life| life.session);
     if let Some(older) = older.filter(|older| *older != id) {
         reign.sessions.remove(&older);
+        reign.leases.forget(older);
         turn.close(older);
         rival_gone(reign, turn, older);
     }

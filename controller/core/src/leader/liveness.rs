@@ -13,6 +13,7 @@ use proto::mutants::Mutant;
 use proto::v1::{
     AgentDownCommand, DownCause, GoodbyeKind, Join, UnknownCommand, agent_message, command,
 };
+use std::collections::BTreeMap;
 
 /// A close proves a death only if the last word is no older than the heartbeat interval and this,
 /// in ms: otherwise a partition may have healed with a reset.
@@ -58,6 +59,7 @@ fn vouches(kind: &agent_message::Kind) -> bool {
 pub(super) fn closed(reign: &mut Reign, turn: &mut Turn<'_>, id: SessionId, end: SessionEnd) {
     reign.newcomers.remove(&id);
     let Some(mut session) = reign.sessions.remove(&id) else { return };
+    reign.leases.forget(id);
     // A finish that was received is never overtaken by what follows.
     facts::flush(&mut session, turn);
     let agent = session.join.agent_id.clone();
@@ -124,6 +126,18 @@ pub(super) fn joins(reign: &mut Reign, turn: &mut Turn<'_>, join: &Join) {
         life.pulse = Pulse::Counting { quiet_ms };
     } else {
         lose(life, turn, &join.agent_id, DownCause::Rdhup);
+    }
+}
+
+/// Its Join waits for the log and it speaks: it is the leader that is slow, not the agent.
+pub(super) fn knocked(lives: &mut BTreeMap<String, Life>, join: &Join) {
+    let Some(life) = lives.get_mut(&join.agent_id) else { return };
+    // A copy of its data directory does not speak for an agent that has a session.
+    let own = life.session.is_none() || life.process_id == join.process_id;
+    if let Pulse::Counting { quiet_ms } = &mut life.pulse
+        && own
+    {
+        *quiet_ms = 0;
     }
 }
 

@@ -6,6 +6,7 @@ use super::dispatch;
 use super::facts;
 use super::reign::{Reign, protocol};
 use super::session::Session;
+use super::storm::Gate;
 use super::turn::{Refusal, Turn};
 use crate::ledger::{ManifestOutcome, Outcome, Rejection};
 use proto::mutants::Mutant;
@@ -71,6 +72,12 @@ impl ManifestFlow {
         pages.is_empty() && in_flight.is_none() && *beats > PATIENCE_BEATS
     }
 
+    /// Can a page be judged now?
+    fn wants(&self, high: u64) -> bool {
+        let Stage::Coming { pages, in_flight, .. } = &self.stage else { return false };
+        in_flight.is_none() && pages.front().is_some_and(|page| page.last_seq <= high)
+    }
+
     /// The page that can be judged now, if one is at hand and none is in flight.
     fn ready(&mut self, high: u64, now: u64) -> Option<(u64, bool, ManifestPage)> {
         let at_join = self.at_join;
@@ -130,13 +137,32 @@ pub(super) fn take(reign: &mut Reign, turn: &mut Turn<'_>, id: SessionId, page: 
     }
     *beats = 0;
     pages.push_back(page);
-    advance(session, turn);
+    advance(&mut reign.pages, session, turn);
+    pump(reign, turn);
 }
 
-/// Proposes the next page, if the facts it rests on are applied.
-pub(super) fn advance(session: &mut Session, turn: &mut Turn<'_>) {
+/// The next page wants a place in the log, if the facts it rests on are applied.
+pub(super) fn advance(gate: &mut Gate, session: &Session, turn: &Turn<'_>) {
+    if session.manifest.wants(facts::high(turn.ledger, &session.join)) {
+        gate.queue(session.id);
+    }
+}
+
+/// Proposes pages while there are places for them, one of each session in turn.
+pub(super) fn pump(reign: &mut Reign, turn: &mut Turn<'_>) {
+    while let Some(id) = reign.pages.next() {
+        let Some(session) = reign.sessions.get_mut(&id) else { continue };
+        if let Some(asked) = propose(session, turn) {
+            let flight = (session.join.agent_id.clone(), session.join.incarnation, asked);
+            reign.pages.takes(flight, id, turn.now);
+        }
+    }
+}
+
+/// The manifest of which a page is proposed now.
+fn propose(session: &mut Session, turn: &mut Turn<'_>) -> Option<u64> {
     let high = facts::high(turn.ledger, &session.join);
-    let Some((number, at_join, page)) = session.manifest.ready(high, turn.now) else { return };
+    let (number, at_join, page) = session.manifest.ready(high, turn.now)?;
     turn.propose(command::Kind::Manifest(ManifestCommand {
         agent_id: session.join.agent_id.clone(),
         incarnation: session.join.incarnation,
@@ -149,6 +175,7 @@ pub(super) fn advance(session: &mut Session, turn: &mut Turn<'_>) {
         page: number,
         asked: page.asked,
     }));
+    Some(page.asked)
 }
 
 /// Was the proposal of a page lost? Then the whole manifest has to be asked for anew: proposed twice,
@@ -162,6 +189,18 @@ pub(super) fn lost(session: &Session, turn: &Turn<'_>) -> bool {
 
 /// A `ManifestCommand` was applied, as the command with that order id.
 pub(super) fn applied(
+    reign: &mut Reign,
+    turn: &mut Turn<'_>,
+    order: OrderId,
+    command: &ManifestCommand,
+    outcome: &Outcome,
+) {
+    reign.pages.lands(&(command.agent_id.clone(), command.incarnation, command.asked));
+    verdicts(reign, turn, order, command, outcome);
+    pump(reign, turn);
+}
+
+fn verdicts(
     reign: &mut Reign,
     turn: &mut Turn<'_>,
     order: OrderId,
@@ -219,7 +258,7 @@ fn judged(
         reign.placing.look_again();
         dispatch::all(reign, turn, id);
     } else {
-        advance(session, turn);
+        advance(&mut reign.pages, session, turn);
     }
 }
 

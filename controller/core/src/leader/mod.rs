@@ -8,6 +8,7 @@ mod dispatch;
 mod facts;
 mod heartbeat;
 mod join;
+mod lease;
 mod life;
 mod liveness;
 mod manifest;
@@ -17,6 +18,7 @@ mod pace;
 mod placing;
 mod reign;
 mod session;
+mod storm;
 mod timers;
 mod turn;
 mod views;
@@ -94,6 +96,12 @@ pub enum Event<'a> {
         /// What ended it.
         end: SessionEnd,
     },
+    /// A quorum confirmed that this node led at some moment after [`Action::Confirm`] of that round.
+    /// A check that fails feeds nothing.
+    Confirmed {
+        /// Which.
+        round: u64,
+    },
     /// Time passed: every [`LeaderConfig::tick_ms`] or so.
     Tick,
 }
@@ -109,6 +117,13 @@ pub enum Action {
         session: SessionId,
         /// What to say.
         message: LeaderMessage,
+    },
+    /// Ask a quorum whether this node still leads (a linearizable read), and answer with
+    /// [`Event::Confirmed`]. It may be lost; the leader asks again with a higher number, and the
+    /// answer to a higher one stands for all below.
+    Confirm {
+        /// Number of the question.
+        round: u64,
     },
     /// Close the stream once what was sent before is out; more of it is ignored.
     Close {
@@ -148,12 +163,14 @@ pub struct Leader {
     config: LeaderConfig,
     /// Only while leading.
     reign: Option<Reign>,
+    /// Rounds of confirmation that were begun in all terms.
+    rounds: u64,
 }
 
 impl Leader {
     /// A controller that does not lead.
     pub fn new(config: LeaderConfig) -> Self {
-        Leader { config, reign: None }
+        Leader { config, reign: None, rounds: 0 }
     }
 
     /// Takes one event at `now_ms` (monotonic, never going back) and says what to do.
@@ -162,7 +179,7 @@ impl Leader {
         match (event, &mut self.reign) {
             (Event::Elected { term }, _) => {
                 self.depose(&mut turn);
-                let reign = self.reign.insert(Reign::new(term, now_ms));
+                let reign = self.reign.insert(Reign::new(term, now_ms, self.rounds));
                 // Its first entry may have been applied before the shell heard of the election.
                 if ledger.term() == term {
                     reign.begin(&mut turn);
@@ -188,6 +205,7 @@ impl Leader {
 
     fn depose(&mut self, turn: &mut Turn<'_>) {
         if let Some(reign) = self.reign.take() {
+            self.rounds = reign.leases.round();
             reign.end(turn);
         }
     }

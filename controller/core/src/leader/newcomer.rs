@@ -31,6 +31,8 @@ pub(super) enum Stage {
     Parked,
     /// Another process holds this agent id: it was sent a Ping.
     Challenged { nonce: u64, rival: SessionId, until_ms: u64 },
+    /// A place in the log: others join before it.
+    Queued,
     /// Its `AgentUp` is proposed.
     Joining { since_ms: u64 },
 }

@@ -3,7 +3,7 @@
 
 use super::reign::Reign;
 use super::turn::Turn;
-use super::{dispatch, facts, join, liveness, manifest, placing, timers};
+use super::{dispatch, facts, join, lease, liveness, manifest, placing, timers};
 use crate::ledger::{Applied, Outcome, order_id};
 use proto::v1::{Command, command::Kind};
 use proto::{OrderId, v1};
@@ -52,8 +52,11 @@ fn one(reign: &mut Reign, turn: &mut Turn<'_>, order: OrderId, kind: &Kind, outc
         | Kind::Configure(_)
         | Kind::Hold(_)
         | Kind::ConfirmDead(_)
-        | Kind::Fenced(_)
         | Kind::Priority(_) => reign.placing.look_again(),
+        Kind::Fenced(_) => {
+            lease::applied(reign, turn);
+            reign.placing.look_again();
+        }
         Kind::Term(_) | Kind::Unknown(_) | Kind::Suspend(_) => {}
     }
 }
@@ -70,7 +73,8 @@ fn facts_applied(
         && let Some(session) = reign.sessions.get_mut(&id)
     {
         // A manifest may have waited for these.
-        manifest::advance(session, turn);
+        manifest::advance(&mut reign.pages, session, turn);
+        manifest::pump(reign, turn);
     }
     let frees = batch.facts.iter().flat_map(|facts| &facts.facts).any(|fact| {
         matches!(fact.kind, Some(v1::fact::Kind::Finish(_) | v1::fact::Kind::Refused(_)))

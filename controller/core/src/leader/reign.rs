@@ -1,10 +1,12 @@
 //! One term of leading: its sessions, its agents, and which duty each event belongs to.
 
+use super::lease::{self, Leases};
 use super::life::{Life, Pulse};
 use super::newcomer::Newcomer;
 use super::pace::Pace;
 use super::placing::Placing;
 use super::session::Session;
+use super::storm::{Gate, JOINS_MAX, PAGES_MAX};
 use super::timers::Timer;
 use super::turn::{Refusal, Turn};
 use super::{Event, SessionId};
@@ -28,6 +30,11 @@ pub(super) struct Reign {
     pub lives: BTreeMap<String, Life>,
     pub placing: Placing,
     pub timer: Timer,
+    pub leases: Leases,
+    /// Joins that are in the log or wait for that.
+    pub joins: Gate,
+    /// The same of manifest pages.
+    pub pages: Gate,
     nonces: u64,
 }
 
@@ -39,7 +46,7 @@ pub(super) struct Begun {
 }
 
 impl Reign {
-    pub fn new(term: u64, now: u64) -> Self {
+    pub fn new(term: u64, now: u64, rounds: u64) -> Self {
         Reign {
             term,
             begun: None,
@@ -49,6 +56,9 @@ impl Reign {
             lives: BTreeMap::new(),
             placing: Placing::default(),
             timer: Timer::default(),
+            leases: Leases::after(rounds),
+            joins: Gate::new(JOINS_MAX),
+            pages: Gate::new(PAGES_MAX),
             nonces: 0,
         }
     }
@@ -65,6 +75,7 @@ impl Reign {
             }
             Event::Message { session, message } => self.message(turn, session, message),
             Event::Closed { session, end } => liveness::closed(self, turn, session, end),
+            Event::Confirmed { round } => lease::confirmed(self, turn, round),
             Event::Tick => self.tick(turn),
             // The caller ends a reign and begins one.
             Event::Elected { .. } | Event::Deposed => {}
@@ -160,10 +171,13 @@ impl Reign {
         let passed = self.pace.pass(turn.now);
         liveness::sweep(self, turn, passed);
         join::tick(self, turn);
+        self.pages.tick(turn);
         for session in self.sessions.values_mut() {
             facts::tick(session, turn);
-            manifest::advance(session, turn);
+            manifest::advance(&mut self.pages, session, turn);
         }
+        manifest::pump(self, turn);
+        lease::tick(self, turn);
         let lost = |session: &&Session| manifest::lost(session, turn);
         for id in self.sessions.values().filter(lost).map(|s| s.id).collect::<Vec<_>>() {
             manifest::ask(self, turn, id);

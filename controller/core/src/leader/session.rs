@@ -21,6 +21,8 @@ pub(super) struct Session {
     pub reported: Reported,
     pub comparison: Comparison,
     pub goodbye: Option<GoodbyeKind>,
+    /// A heartbeat of it was echoed: what its keeper starts from now on has a fence to begin with.
+    pub echoed: bool,
 }
 
 impl Session {
@@ -35,6 +37,7 @@ impl Session {
             reported: Reported::default(),
             comparison: Comparison::default(),
             goodbye: None,
+            echoed: false,
         }
     }
 

@@ -43,6 +43,10 @@ impl<'a> Turn<'a> {
         self.actions.push(Action::Send { session, message });
     }
 
+    pub fn confirm(&mut self, round: u64) {
+        self.actions.push(Action::Confirm { round });
+    }
+
     pub fn close(&mut self, session: SessionId) {
         self.actions.push(Action::Close { session });
     }

@@ -4,7 +4,9 @@
 mod chaos;
 mod join;
 mod judge;
+mod lease;
 mod loss;
 mod orders;
 mod report;
+mod storm;
 mod world;

@@ -21,6 +21,9 @@ pub struct World {
     /// Proposals wait for [`World::commit`] instead of being applied at once.
     pub hold: bool,
     pub waiting: VecDeque<v1::Command>,
+    /// A quorum answers each question at once; else they gather in `rounds`.
+    pub confirms: bool,
+    pub rounds: Vec<u64>,
     /// Kinds of what was proposed, in order, for tests to take.
     pub proposed: Vec<String>,
     sent: BTreeMap<SessionId, Vec<v1::LeaderMessage>>,
@@ -46,6 +49,8 @@ impl World {
             term: 0,
             hold: false,
             waiting: VecDeque::new(),
+            confirms: true,
+            rounds: Vec::new(),
             proposed: Vec::new(),
             sent: BTreeMap::new(),
             closed: BTreeSet::new(),
@@ -82,10 +87,17 @@ impl World {
                 Action::Close { session } => {
                     self.closed.insert(session);
                 }
+                Action::Confirm { round } => self.rounds.push(round),
             }
         }
         if !self.hold {
             self.commit();
+        }
+        if self.confirms {
+            while !self.rounds.is_empty() {
+                let round = self.rounds.remove(0);
+                self.event(Event::Confirmed { round });
+            }
         }
     }
 
@@ -99,13 +111,20 @@ impl World {
         }
     }
 
+    /// Applies what waits now, as one entry; what that leads to waits.
+    pub fn commit_once(&mut self) {
+        let batch: Vec<v1::Command> = self.waiting.drain(..).collect();
+        self.apply_commands(batch);
+    }
+
     pub fn apply(&mut self, kinds: Vec<Do>) -> Vec<Outcome> {
         let commands = kinds.into_iter().map(|kind| v1::Command { kind: Some(kind) }).collect();
         self.apply_commands(commands)
     }
 
     fn apply_commands(&mut self, commands: Vec<v1::Command>) -> Vec<Outcome> {
-        let blobs = [spec().encode_to_vec(), v1::EnvBlob::default().encode_to_vec()];
+        let env = v1::EnvBlob::default().encode_to_vec();
+        let blobs = [spec().encode_to_vec(), env, leased_spec().encode_to_vec()];
         let proposal = v1::Proposal {
             level: proto::LEVEL,
             wall_ms: self.now,
@@ -205,9 +224,18 @@ impl World {
     }
 
     pub fn submit(&mut self) -> JobId {
+        self.submit_of(0)
+    }
+
+    /// A job that may be tried again unseen, so its attempts have leases.
+    pub fn submit_leased(&mut self) -> JobId {
+        self.submit_of(2)
+    }
+
+    fn submit_of(&mut self, spec: u8) -> JobId {
         let by = Some(v1::Requester { user: "mia".into(), uid: 1000, admin: false });
         let request_id = format!("key-{}", self.index);
-        let (spec_hash, env_hash) = (hash(0), hash(1));
+        let (spec_hash, env_hash) = (hash(spec), hash(1));
         let submit = v1::SubmitCommand {
             by,
             request_id,
@@ -334,6 +362,14 @@ fn hash(n: u8) -> Vec<u8> {
 
 fn spec() -> v1::JobSpec {
     v1::JobSpec { argv: vec![b"true".to_vec()], dir: b"/".to_vec(), cpus: 1, ..Default::default() }
+}
+
+/// What a lease of [`World::submit_leased`] takes, ms.
+pub const LEASE_MS: u64 = 40_000;
+
+fn leased_spec() -> v1::JobSpec {
+    let retry_on = vec![v1::ExitKind::AgentDied.into(), v1::ExitKind::Lost.into()];
+    v1::JobSpec { retries: 1, retry_on, fence_after_ms: Some(LEASE_MS), ..spec() }
 }
 
 /// Agent `a1`, its process 7, in that session.
