@@ -41,6 +41,13 @@ pub fn wait_until(what: &str, limit: Duration, mut look: impl FnMut() -> bool) {
     wait_for(what, limit, || look().then_some(()));
 }
 
+/// The same where each look costs a process.
+#[track_caller]
+pub fn wait_by_command(what: &str, mut look: impl FnMut() -> bool) {
+    let found = poll(SOON, LOOK_BY_COMMAND, || look().then_some(()));
+    found.unwrap_or_else(|| panic!("waited {SOON:?} in vain until {what}"));
+}
+
 /// Lets time pass where the time itself is the scenario ("back after 15 s"), not a synchronisation.
 /// `still` must hold all along: it says what the scenario is about.
 #[track_caller]

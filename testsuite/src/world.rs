@@ -13,7 +13,7 @@ mod tale;
 mod turn;
 mod user;
 
-use crate::patience::{LATER, LOOK_BY_COMMAND, SOON, poll, wait_for, wait_until};
+use crate::patience::{LATER, LOOK_BY_COMMAND, SOON, poll, wait_by_command, wait_for, wait_until};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -291,7 +291,7 @@ impl World {
             address.as_ref(),
         ];
         let mut daemon = self.start(&args);
-        wait_until("the controller answers", SOON, || {
+        wait_by_command("the controller answers", || {
             daemon.must_live();
             self.docket(&["list"]).code == Some(0)
         });
@@ -302,7 +302,7 @@ impl World {
     #[track_caller]
     pub fn agent(&self, address: &str, name: &str, cpus: u32) -> Daemon {
         let mut daemon = self.agent_unseen(address, name, cpus);
-        wait_until("the agent's node is up", SOON, || {
+        wait_by_command("the agent's node is up", || {
             daemon.must_live();
             self.node_state(name).as_deref() == Some("up")
         });

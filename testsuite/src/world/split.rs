@@ -1,7 +1,7 @@
 //! A controller and one agent as processes of their own: what most failures need.
 
 use super::{Daemon, Link, World};
-use crate::patience::{SOON, wait_until};
+use crate::patience::wait_by_command;
 use std::time::Duration;
 
 /// The time-outs of a world, in the proportions that docket demands of them.
@@ -121,7 +121,7 @@ impl Split {
     /// Waits until the node is up.
     #[track_caller]
     pub fn node_is_up(&mut self) {
-        wait_until("the node is up", SOON, || {
+        wait_by_command("the node is up", || {
             self.agent.must_live();
             self.world.node_state(Self::NODE).as_deref() == Some("up")
         });

@@ -3,7 +3,7 @@
 use super::{assert_once, let_go, pid_of, running_job, waiting_job};
 use std::time::Duration;
 use testsuite::patience::{SOON, let_pass, wait_until};
-use testsuite::world::{Daemon, End, Pace, Split, World, alive};
+use testsuite::world::{Daemon, End, Pace, Split, World, alive, time_of};
 use testsuite::{heavy_world, world};
 
 #[test]
@@ -108,6 +108,64 @@ fn a_controller_killed_after_the_acknowledgement_tells_the_same_end_again() {
         assert_eq!(split.world.show(job), task, "and what the agent says again is no news");
         assert_once(&split.world, name);
     }
+}
+
+#[test]
+fn a_job_whose_controller_and_agent_died_together_is_lost_in_bounded_time() {
+    let mut split = Split::start(world!(), Pace::FORGETFUL);
+    let job = running_job(&split.world, &[], "a", 5);
+    split.agent.kill9();
+    split.controller.kill9();
+    split.controller_again();
+    // The agent never returns. The new leader knows nothing of a death: it was not there.
+    split.world.must_end(job, End::without_code("lost", "UNKWN -> EXIT lost"));
+    assert_once(&split.world, "a");
+}
+
+#[test]
+fn two_restarts_of_the_controller_move_no_time_limit() {
+    let mut split = Split::start(world!(), Pace::QUICK);
+    let limit = jiff::SignedDuration::from_secs(4);
+    let job = running_job(&split.world, &["-t", "4s", "--kill-grace", "1s"], "a", 5);
+    let before = split.world.show(job);
+    split.bounce_controller();
+    split.world.wait_state(job, "RUN");
+    split.bounce_controller();
+    let task = split.world.wait_end(job);
+    for field in ["submit_time", "start_time", "attempt", "time_limit_ms"] {
+        assert_eq!(task[field], before[field], "{field} after two restarts");
+    }
+    assert_eq!(task["reason"]["kind"], "time-limit", "{task:#}");
+    let ran = time_of(&task, "finish_time").duration_since(time_of(&task, "start_time"));
+    let slack = jiff::SignedDuration::from_secs(2);
+    assert!(limit <= ran && ran <= limit + slack, "it ran for {ran:?}");
+    split.world.must_be_gone(job);
+    assert_once(&split.world, "a");
+}
+
+#[test]
+fn a_controller_with_another_clusters_directory_gets_no_agent_and_kills_nothing() {
+    let mut split = Split::start(world!(), Pace::QUICK);
+    let job = running_job(&split.world, &[], "a", 5);
+    let pid = pid_of(&split.world, "a");
+    split.controller.kill9();
+    let (data, aside) = (split.world.dir().join("controller"), split.world.dir().join("aside"));
+    std::fs::rename(&data, &aside).unwrap();
+    split.controller_again();
+    let status = split.agent.ended_within(SOON);
+    assert!(!status.success(), "{status}");
+    assert!(split.agent.printed().contains("belongs to cluster"), "{}", split.agent.printed());
+    assert!(alive(pid), "nobody may kill a job that is not theirs");
+    // The right one comes back, and so does the agent.
+    split.controller.kill9();
+    std::fs::remove_dir_all(&data).unwrap();
+    std::fs::rename(&aside, &data).unwrap();
+    split.controller_again();
+    split.agent_again();
+    split.world.wait_state(job, "RUN");
+    let_go(&split.world, "a");
+    split.world.must_end(job, End::code(5, "RUN -> EXIT exit-code 5"));
+    assert_once(&split.world, "a");
 }
 
 /// Agents, each a node of its own.

@@ -135,3 +135,26 @@ fn a_line_that_stutters_ends_no_job() {
     split.world.must_end(job, End::code(16, "RUN -> EXIT exit-code 16"));
     assert!(!split.world.tale(job).tells("UNKWN"), "{:#?}", split.world.tale(job));
 }
+
+#[test]
+fn a_line_that_flaps_about_the_heartbeat_time_out_leaves_each_job_with_one_attempt() {
+    let pace = Pace {
+        heartbeat: Duration::from_millis(300),
+        silence: Duration::from_secs(1),
+        ..Pace::QUICK
+    };
+    let (relay, split) = behind_relay(world!(), pace);
+    let jobs = start_jobs(&split.world);
+    jobs.iter().for_each(|&job| drop(split.world.wait_state(job, "RUN")));
+    for n in 0..8 {
+        relay.set(Rule::Silent);
+        // Just under, just over.
+        let_pass(Duration::from_millis(700 + 100 * (n % 7)), "nothing passes", || true);
+        relay.set(Rule::Open);
+        let_pass(Duration::from_millis(300), "words pass", || true);
+    }
+    (0..JOBS).for_each(|code| let_go(&split.world, &code.to_string()));
+    assert_ends(&split.world, &jobs);
+    let unknown = jobs.iter().filter(|&&job| split.world.tale(job).tells("UNKWN")).count();
+    assert!(unknown > 0, "some of it was noticed");
+}

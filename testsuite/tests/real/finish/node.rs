@@ -25,21 +25,6 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[test]
-fn a_job_whose_nodes_journal_was_deleted_has_vanished_and_is_not_started_again() {
-    let mut split = Split::start(world!(), Pace::QUICK);
-    let job = running_job(&split.world, &SURVIVES, "a", 5);
-    split.agent.kill9();
-    split.world.wait_state(job, "UNKWN");
-    split.power_off_node();
-    std::fs::remove_dir_all(split.agent_data().join("journal")).unwrap();
-    std::fs::remove_file(split.agent_data().join("journal.id")).unwrap();
-    split.agent_again();
-    split.world.must_end(job, End::without_code("vanished", "UNKWN -> EXIT vanished"));
-    assert_once(&split.world, "a");
-    assert_eq!(split.world.docket(&["run", "--", "true"]).code, Some(0), "the node works on");
-}
-
-#[test]
 fn a_job_whose_nodes_directory_was_deleted_under_it_is_lost_at_the_time_limit() {
     let mut split = Split::start(world!(), Pace::FORGETFUL);
     let job = running_job(&split.world, &SURVIVES, "a", 5);
@@ -85,6 +70,27 @@ fn a_copy_of_an_agents_directory_is_refused_by_name_and_the_first_is_untouched()
     let_go(&split.world, "a");
     split.world.must_end(job, End::code(6, "RUN -> EXIT exit-code 6"));
     assert!(!split.world.tale(job).tells("UNKWN"), "nobody doubted the first one");
+    assert_once(&split.world, "a");
+}
+
+#[test]
+fn a_job_of_which_nothing_is_left_is_vanished_and_not_run_again() {
+    let mut split = Split::start(world!(), Pace::QUICK);
+    let job = running_job(&split.world, &SURVIVES, "a", 5);
+    // Job, keeper and guard are killed by hand, their files are removed by hand.
+    split.power_off_node();
+    for entry in std::fs::read_dir(split.agent_data()).unwrap().map(Result::unwrap) {
+        let name = entry.file_name().into_string().unwrap();
+        match name.as_str() {
+            "agent.state" => {}
+            _ if entry.path().is_dir() => std::fs::remove_dir_all(entry.path()).unwrap(),
+            _ => std::fs::remove_file(entry.path()).unwrap(),
+        }
+    }
+    let ran = split.world.docket(&["cancel", &job.to_string()]);
+    assert_eq!(ran.code, Some(0), "an intent, at once: {}", ran.describe());
+    split.agent_again();
+    split.world.must_end(job, End::without_code("vanished", "UNKWN -> EXIT vanished"));
     assert_once(&split.world, "a");
 }
 
