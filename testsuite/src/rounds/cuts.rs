@@ -80,8 +80,8 @@ impl Cuts {
         let_pass(span - before, "the line is cut", || true);
         match self.length {
             Length::Short => self.short(&split.world, &link, &jobs),
-            Length::Long => Self::long(&split.world, &link, &jobs),
-            Length::Endless => Self::endless(&split.world, &link, &jobs),
+            Length::Long => self.long(&split.world, &link, &jobs),
+            Length::Endless => self.endless(&split.world, &link, &jobs),
         }
         for (kind, job) in jobs.all() {
             let tale = split.world.tale(job);
@@ -103,8 +103,18 @@ impl Cuts {
         }
     }
 
-    fn long(world: &World, link: &Link, jobs: &Jobs) {
-        for (_, job) in jobs.all() {
+    /// What a cut of the way down left behind is heard until TCP stops to wait for its answers: an
+    /// end that came early enough is known and counts.
+    fn was_heard(self, world: &World, kind: &Kind, job: u64) -> bool {
+        let early = self.way == Cut::Down && kind == &ENDS;
+        early && world.show(job)["reason"]["kind"] == "exit-code"
+    }
+
+    fn long(self, world: &World, link: &Link, jobs: &Jobs) {
+        for (kind, job) in jobs.all() {
+            if self.was_heard(world, kind, job) {
+                continue;
+            }
             let task = world.wait_state(job, "UNKWN");
             assert_eq!(task["terminal"], false, "silence ends nothing: {task:#}");
         }
@@ -118,11 +128,14 @@ impl Cuts {
         jobs.all().for_each(|(kind, _)| jobs.must_end_alike(world, kind));
     }
 
-    fn endless(world: &World, link: &Link, jobs: &Jobs) {
+    fn endless(self, world: &World, link: &Link, jobs: &Jobs) {
         let lost = End::without_code("lost", "UNKWN -> EXIT lost");
-        jobs.all().for_each(|(_, job)| drop(world.must_end(job, lost)));
+        let (heard, unheard): (Vec<_>, Vec<_>) =
+            jobs.all().partition(|(kind, job)| self.was_heard(world, kind, *job));
+        heard.iter().for_each(|(kind, _)| jobs.must_end_alike(world, kind));
+        unheard.iter().for_each(|(_, job)| drop(world.must_end(*job, lost)));
         link.heal();
-        for (kind, job) in jobs.all() {
+        for (kind, job) in unheard {
             let task =
                 world.wait_job(job, "its end is told late", |t| !t["late_outcome"].is_null());
             let late = &task["late_outcome"];

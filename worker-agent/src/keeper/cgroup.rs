@@ -42,8 +42,9 @@ pub(crate) struct Slot {
     memory: Memory,
     /// Children may be born in it; else they join by themselves.
     birth: bool,
-    /// `cgroup.kill` was written, or may have been by an earlier keeper. Since Linux 6.10 or so a child dies at birth if the kill counts
-    /// of its parent's cgroup and of its own differ, so nothing may be born here any more.
+    /// `cgroup.kill` was written, or may have been by an earlier keeper. Since Linux 6.10 or so a
+    /// child dies at birth if the kill counts of its parent's cgroup and of its own differ, so
+    /// nothing may be born here any more.
     killed: AtomicBool,
     /// It was frozen once: not given to another attempt, which would be born frozen if the thaw
     /// had failed.
@@ -400,6 +401,26 @@ mod tests {
         assert!(clone::lives_when_born_in(next.birthplace().unwrap()));
         slots.release(&next);
         slots.remove();
+    }
+
+    #[test]
+    fn nothing_is_born_in_a_slot_that_an_earlier_keeper_left() {
+        let name = format!("keeper-unit-left-{}", std::process::id());
+        let Some(mut slots) = Slots::open(&name) else {
+            return eprintln!("SKIPPED: no cgroup v2 that this user may write");
+        };
+        // Killed, and its keeper died before it could remove it.
+        let slot = slots.take().unwrap();
+        slot.kill().unwrap();
+        let mut next_keeper = Slots::open(&name).unwrap();
+        assert!(next_keeper.on_disk().contains(&slot.path().to_owned()));
+        let left = next_keeper.open_slot(slot.path()).unwrap();
+        next_keeper.release(&left);
+        assert!(!slot.path().exists(), "it is removed, not given to the next attempt");
+        let fresh = next_keeper.take().unwrap();
+        assert!(clone::lives_when_born_in(fresh.birthplace().unwrap()));
+        next_keeper.release(&fresh);
+        next_keeper.remove();
     }
 
     #[test]
