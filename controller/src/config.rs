@@ -16,7 +16,7 @@ pub struct Config {
     pub data: PathBuf,
     /// gRPC address.
     pub listen: String,
-    /// HTTP address. Read by the HTTP gateway only.
+    /// HTTP address: metrics.
     pub http: String,
     /// Address that other voters and agents should use, if it differs from `listen`.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -4,6 +4,8 @@ use crate::activity::Activity;
 use crate::config::{Config, ConfigError};
 use crate::directory::{Directory, DirectoryError, Identity, Known};
 use crate::failure::Failure;
+use crate::http::{self, Pages};
+use crate::metrics::Live;
 use crate::proposer::{self, ProposerHandle, ProposerParts, Queues};
 use crate::pump::{self, PumpHandle, PumpParts, SnapshotDue};
 use crate::raft::{
@@ -122,7 +124,15 @@ pub async fn start(config: Config, sources: Sources) -> Result<Controller, Start
     };
     let own = queues.own.clone();
     let (confirms, rounds) = mpsc::channel(CONFIRMS_MAX);
-    let parts = PumpParts { leader, proposer: own, confirms, failure: failure.clone(), snapshot };
+    let metrics = Live::default();
+    let parts = PumpParts {
+        leader,
+        proposer: own,
+        confirms,
+        failure: failure.clone(),
+        snapshot,
+        metrics: metrics.clone(),
+    };
     let (pump, pump_thread) = pump::start(ledger, parts)?;
     let options = node_options(&config, &identity);
     let node = Node::start(options, store, pump.clone(), snapshots, meta).await?;
@@ -143,7 +153,7 @@ pub async fn start(config: Config, sources: Sources) -> Result<Controller, Start
     );
     until_serving(serving, &failure).await?;
     warn_of_differences(&config, &pump).await;
-    let parts = Parts { node, pump, proposer, tasks, stop_all, failure };
+    let parts = Parts { node, pump, proposer, metrics, tasks, stop_all, failure };
     serve(config, sources, parts, pump_thread, directory)
 }
 
@@ -270,6 +280,7 @@ struct Parts {
     node: Node,
     pump: PumpHandle,
     proposer: ProposerHandle,
+    metrics: Live,
     tasks: TaskTracker,
     stop_all: CancellationToken,
     failure: Failure,
@@ -277,18 +288,20 @@ struct Parts {
 
 fn serve(
     config: Config,
-    sources: Sources,
+    mut sources: Sources,
     parts: Parts,
     pump_thread: std::thread::JoinHandle<()>,
     directory: Directory,
 ) -> Result<Controller, StartError> {
-    let Parts { node, pump, proposer, tasks, stop_all, failure } = parts;
+    let Parts { node, pump, proposer, metrics, tasks, stop_all, failure } = parts;
     let gate = Gate::of_this_process(config.admins.clone());
     let (asked, shutdown) = mpsc::channel(1);
     let listen = sources.tcp.as_ref().map(std::net::TcpListener::local_addr).transpose()?;
+    let http = sources.http.as_ref().map(std::net::TcpListener::local_addr).transpose()?;
     let uid = gate.own_uid();
     let about = About {
         listen: listen.map_or_else(String::new, |address| address.to_string()),
+        http: http.map_or_else(String::new, |address| address.to_string()),
         embedded: config.embedded,
         user: rpc::user_name(uid)?.unwrap_or_else(|| uid.to_string()),
         uid,
@@ -306,6 +319,10 @@ fn serve(
         activity: activity.clone(),
         about: Arc::new(about),
     };
+    if let Some(listener) = sources.http.take() {
+        let pages = Pages::new(shared.clone(), metrics);
+        http::serve(pages, listener, gate.clone(), &tasks, stop_serving.clone())?;
+    }
     let serving = rpc::serve(shared, sources, gate, tasks.clone(), stop_serving.clone());
     let server = tokio::spawn(serving);
     let _directory = directory;

@@ -26,6 +26,8 @@ mod proposer;
 
 mod raft;
 
+mod http;
+mod metrics;
 mod rpc;
 
 mod activity;

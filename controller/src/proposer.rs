@@ -146,6 +146,11 @@ impl Item {
 }
 
 impl ProposerHandle {
+    /// Commands of callers that wait to be proposed.
+    pub fn waiting(&self) -> u64 {
+        QUEUE_MAX.saturating_sub(self.queue.capacity()) as u64
+    }
+
     /// Proposes one command and waits until it is applied. `blobs` are those that it names.
     pub async fn propose(
         &self,

@@ -3,6 +3,7 @@
 
 use crate::clock::ms_since;
 use crate::failure::Failure;
+use crate::metrics::Live;
 use crate::proposer::{Item, OwnSender};
 use crate::raft::Reply;
 use crate::watch::{Watcher, Watchers};
@@ -35,6 +36,8 @@ pub struct Committed {
     pub bytes: Arc<[u8]>,
     /// Who waits for the outcomes; none in replay and on followers.
     pub reply: Option<Box<dyn FnOnce(Reply) + Send>>,
+    /// When raft handed it over.
+    pub committed: Instant,
 }
 
 /// Where this node stands in raft.
@@ -114,6 +117,8 @@ pub struct PumpParts {
     pub failure: Failure,
     /// When a snapshot is due, and who is told.
     pub snapshot: SnapshotDue,
+    /// Counts what is applied.
+    pub metrics: Live,
 }
 
 /// Counts what was applied since the last snapshot.
@@ -147,6 +152,7 @@ pub fn start(
         confirms: parts.confirms,
         failure: parts.failure,
         snapshot: parts.snapshot,
+        metrics: parts.metrics,
         since_bytes: 0,
         since_commands: 0,
         snapshot_asked: false,
@@ -240,6 +246,11 @@ impl PumpHandle {
         }
     }
 
+    /// Commands of the leader's duties that the proposer has not taken yet.
+    pub fn backlog(&self) -> u64 {
+        self.congestion.waiting.load(Ordering::Relaxed) as u64
+    }
+
     /// Ends the thread after everything handed over so far.
     pub async fn stop(&self) {
         // An error means that it has ended already.
@@ -284,6 +295,7 @@ struct Pump {
     confirms: mpsc::Sender<u64>,
     failure: Failure,
     snapshot: SnapshotDue,
+    metrics: Live,
     since_bytes: u64,
     since_commands: u64,
     /// A snapshot was asked for and its freeze has not come yet.
@@ -381,6 +393,9 @@ impl Pump {
             applied: &applied,
         });
         if let Some(reply) = entry.reply {
+            // Neither a replay nor a follower has one.
+            let delay = entry.committed.elapsed();
+            self.metrics.applied(delay, &proposal.commands, &applied.outcomes);
             reply(Reply {
                 outcomes: applied.outcomes,
                 position: entry.position,

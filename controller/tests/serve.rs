@@ -22,7 +22,7 @@ struct World {
 impl World {
     async fn try_start(config: Config) -> Result<World, StartError> {
         let (memory, receiver) = mpsc::channel(8);
-        let sources = Sources { tcp: None, unix: None, memory: receiver };
+        let sources = Sources { tcp: None, http: None, unix: None, memory: receiver };
         Ok(World { controller: controller::start(config, sources).await?, memory })
     }
 
@@ -349,4 +349,78 @@ async fn operators_see_the_controller_and_can_end_it() {
     world.controller.stop().await;
     assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
     assert!(changes.message().await.is_err());
+}
+
+/// One request over a fresh connection, as a scraper sends it; the whole answer.
+async fn get(address: std::net::SocketAddr, head: &str) -> String {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    stream.write_all(format!("{head}connection: close\r\n\r\n").as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_http_port_tells_what_the_ledger_holds_and_refuses_foreign_pages() {
+    let dir = tempfile::tempdir().unwrap();
+    let (memory, receiver) = mpsc::channel(8);
+    let http = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = http.local_addr().unwrap();
+    let sources = Sources { tcp: None, http: Some(http), unix: None, memory: receiver };
+    let controller = controller::start(Config::new(dir.path()), sources).await.unwrap();
+    let world = World { controller, memory };
+    for _ in 0..3 {
+        world.submit().await;
+    }
+    world.cancel(vec![2]).await;
+
+    let host = format!("host: {address}\r\n");
+    let page = get(address, &format!("GET /metrics HTTP/1.1\r\n{host}")).await;
+    assert!(page.starts_with("HTTP/1.1 200 "), "{page}");
+    for line in [
+        "docket_leading 1",
+        "docket_tasks{state=\"PEND\"} 2",
+        "docket_tasks{state=\"EXIT\"} 1",
+        "docket_queue_tasks 2",
+        "docket_unknown_tasks 0",
+        "docket_unknown_oldest_seconds 0.0",
+        "docket_nodes{state=\"up\"} 0",
+        "docket_build_info{version=\"0.1.0\",features=\"none\"} 1",
+        "# EOF",
+    ] {
+        assert!(page.lines().any(|found| found == line), "{line} is missing in:\n{page}");
+    }
+    let count =
+        page.lines().find_map(|line| line.strip_prefix("docket_apply_delay_seconds_count "));
+    assert!(count.unwrap().parse::<u64>().unwrap() >= 4, "each entry of this leader is timed");
+    let applied = page.lines().find_map(|line| line.strip_prefix("docket_applied_position "));
+    assert!(applied.unwrap().parse::<u64>().unwrap() > 4, "{applied:?}");
+
+    let root = get(address, &format!("GET / HTTP/1.1\r\n{host}")).await;
+    assert!(root.starts_with("HTTP/1.1 200 ") && root.contains("/metrics"), "{root}");
+    for (head, code) in [
+        ("GET /metrics HTTP/1.1\r\nhost: evil.example\r\n".to_owned(), 421),
+        (format!("GET /metrics HTTP/1.1\r\n{host}origin: http://evil.example\r\n"), 403),
+        (format!("POST /metrics HTTP/1.1\r\n{host}content-length: 0\r\n"), 405),
+        (format!("GET /other HTTP/1.1\r\n{host}"), 404),
+    ] {
+        let answer = get(address, &head).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {code} ")), "{head}: {answer}");
+        assert!(!answer.contains("docket_tasks"), "{head}: {answer}");
+    }
+    world.controller.stop().await;
+    assert!(tokio::net::TcpStream::connect(address).await.is_err(), "the port is closed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_orphans_are_bounded_and_an_empty_registry_has_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = World::start(dir.path()).await;
+    let answer = world.jobs().orphans(v1::OrphansRequest::default()).await.unwrap().into_inner();
+    assert_eq!((answer.orphans.len(), answer.more), (0, false));
+    let wide = v1::OrphansRequest { after_position: 0, limit: 10_001 };
+    let refused = world.jobs().orphans(wide).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+    world.controller.stop().await;
 }

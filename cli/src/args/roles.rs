@@ -14,6 +14,9 @@ pub struct UpArgs {
     /// Address for gRPC [default: 127.0.0.1:7460, left out if it is taken]
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
+    /// Address for HTTP, /metrics [default: 127.0.0.1:7461, left out if it is taken]
+    #[arg(long, value_name = "ADDR")]
+    pub http: Option<String>,
     /// Cpus to offer, a count [default: those this process may use]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub cpus: Option<u32>,
@@ -64,6 +67,9 @@ pub struct ControllerArgs {
     /// Address for gRPC [default: 127.0.0.1:7460]
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
+    /// Address for HTTP, /metrics [default: 127.0.0.1:7461, left out if it is taken]
+    #[arg(long, value_name = "ADDR")]
+    pub http: Option<String>,
     /// Configuration file [default: DOCKET_CONFIG, ~/.config/docket/docket.toml, /etc/docket/docket.toml]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,

@@ -1,6 +1,7 @@
 //! Where a server can be: a Unix socket or a TCP address, as people write it.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 /// One place where a server may answer.
@@ -21,6 +22,11 @@ pub enum AddressError {
     /// No such scheme.
     #[error("{0}: no such scheme: use http://HOST:PORT or unix:PATH")]
     Scheme(String),
+    /// Another machine, to which everything would go in plain text.
+    #[error(
+        "{0}: only this machine is reached in this version, since there is no TLS yet: use 127.0.0.1:PORT or unix:PATH"
+    )]
+    Remote(String),
     /// No port, or not a number.
     #[error("{0}: a server is written http://HOST:PORT, HOST:PORT or unix:PATH")]
     Form(String),
@@ -51,6 +57,9 @@ impl Address {
         if name.is_empty() || port == 0 || !name.chars().all(plain) {
             return Err(AddressError::Form(text.to_owned()));
         }
+        if !is_loopback(name) {
+            return Err(AddressError::Remote(text.to_owned()));
+        }
         Ok(Address::Tcp(format!("{name}:{port}")))
     }
 
@@ -58,6 +67,13 @@ impl Address {
     pub fn parse_list(text: &str) -> Result<Vec<Self>, AddressError> {
         text.split(',').map(|one| Address::parse(one.trim())).collect()
     }
+}
+
+/// `localhost`, or an address of the loopback; a name of somebody's DNS may lead anywhere.
+fn is_loopback(name: &str) -> bool {
+    let address = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
+    let known = address.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback());
+    known || name.eq_ignore_ascii_case("localhost")
 }
 
 impl fmt::Display for Address {
@@ -82,7 +98,7 @@ mod tests {
         assert_eq!(Address::parse("[::1]:7460"), Ok(Address::Tcp("[::1]:7460".to_owned())));
         assert_eq!(Address::parse("unix:/d/s"), Ok(Address::Unix("/d/s".into())));
         assert_eq!(Address::parse("/d/s"), Ok(Address::Unix("/d/s".into())));
-        assert_eq!(Address::parse_list("a:1, b:2").map(|l| l.len()), Ok(2));
+        assert_eq!(Address::parse_list("localhost:1, 127.0.0.1:2").map(|l| l.len()), Ok(2));
     }
 
     #[test]
@@ -94,6 +110,18 @@ mod tests {
         }
         assert!(matches!(Address::parse("https://h:1"), Err(AddressError::Tls(_))));
         assert!(matches!(Address::parse("ftp://h:1"), Err(AddressError::Scheme(_))));
-        assert!(Address::parse_list("a:1,,b:2").is_err());
+        assert!(Address::parse_list("127.0.0.1:1,,127.0.0.1:2").is_err());
+    }
+
+    #[test]
+    fn another_machine_is_refused_by_name_before_anything_is_sent() {
+        for text in ["192.0.2.1:7460", "http://head1:7460", "[2001:db8::1]:7460", "0.0.0.0:7460"] {
+            let refused = Address::parse(text).unwrap_err();
+            assert_eq!(refused, AddressError::Remote(text.to_owned()));
+            assert!(refused.to_string().starts_with(text));
+        }
+        for text in ["LOCALHOST:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            assert!(Address::parse(text).is_ok(), "{text}");
+        }
     }
 }

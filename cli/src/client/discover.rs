@@ -141,11 +141,11 @@ mod tests {
 
     #[test]
     fn an_option_beats_the_environment_and_both_beat_the_file() {
-        let file = Some((PathBuf::from("/etc/docket/docket.toml"), "c:3".to_owned()));
+        let file = Some((PathBuf::from("/etc/docket/docket.toml"), "127.0.0.1:3".to_owned()));
         let mut places = Places { file, ..mia() };
-        assert_eq!(shown(&places.route().unwrap()), ["http://c:3"]);
-        places.server_env = Some("b:2,b:3".to_owned());
-        assert_eq!(shown(&places.route().unwrap()), ["http://b:2", "http://b:3"]);
+        assert_eq!(shown(&places.route().unwrap()), ["http://127.0.0.1:3"]);
+        places.server_env = Some("localhost:2,localhost:3".to_owned());
+        assert_eq!(shown(&places.route().unwrap()), ["http://localhost:2", "http://localhost:3"]);
         places.option = Some("unix:/a".to_owned());
         let route = places.route().unwrap();
         assert!(route.named);

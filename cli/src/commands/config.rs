@@ -82,7 +82,7 @@ mod tests {
             ("agent.name", DEFAULT, text("n1"), "host name"),
             ("agent.cpus", DEFAULT, None, "found at start"),
             ("agent.mem", "file f", None, "file f"),
-            ("controller.http", DEFAULT, None, "default; no effect in this version"),
+            ("controller.http", DEFAULT, None, DEFAULT),
             ("controller.max_time", "file f", None, "file f; no effect in this version"),
             ("controller.listen", DEFAULT, None, DEFAULT),
         ] {

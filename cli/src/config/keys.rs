@@ -78,10 +78,7 @@ pub const KEYS: [Key; 34] = [
 pub const ALLOW_ROOT_JOBS: Key = key("agent", "allow_root_jobs", Kind::Flag, "");
 
 /// Keys that are read and kept, and that nothing acts on yet.
-const WITHOUT_EFFECT: [&str; 8] = [
-    "controller.http",
-    "controller.unknown_finish_ttl",
-    "controller.unknown_finish_max",
+const WITHOUT_EFFECT: [&str; 5] = [
     "controller.fence_after",
     "controller.default_time",
     "controller.max_time",

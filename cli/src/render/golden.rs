@@ -172,6 +172,31 @@ fn show_tells_one_job_in_full() {
 }
 
 #[test]
+fn what_was_asked_of_a_node_that_is_away_is_shown_until_it_is_done() {
+    let mut asked = silent_sweep();
+    asked.cancel_requested = true;
+    asked.suspend_requested = Some(true);
+    (asked.retries, asked.retried, asked.attempt) = (3, 1, 2);
+    let mut stopped = ran(task(124, "encode", "SUSP"), "n1", 3 * MINUTE, None);
+    stopped.suspend_requested = Some(false);
+    let mut waiting = task(125, "render", "PEND");
+    waiting.substate = "waiting".to_owned();
+    (waiting.retries, waiting.retried, waiting.attempt) = (2, 1, 2);
+    waiting.node = Some("n3".to_owned());
+    waiting.message = "waits for proof that attempt 1 on n3 is dead".to_owned();
+    let all = [waiting, stopped, asked];
+    let shown = table().show(&all);
+    fits(&shown);
+    let mut list = table();
+    list.list_page(&all);
+    let listed = list.list_end(&ListSummary::default());
+    fits(&listed);
+    golden("intents.txt", &format!("{listed}\n{shown}"));
+    golden("intents.json", &renderer(Output::Json, view()).show(&all));
+    assert!(listed.contains("resume requested"), "{listed}");
+}
+
+#[test]
 fn explain_puts_nodes_between_headline_and_the_rest() {
     let node = |name: &str, has: &str, why: &str| v1::ExplainNode {
         node: name.to_owned(),

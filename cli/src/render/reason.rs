@@ -116,11 +116,22 @@ pub fn cell(task: &Task, view: &View) -> String {
         "PEND" if message.is_empty() => task.substate.clone(),
         _ => message,
     };
-    match (task.cancel_requested && !task.terminal, text.is_empty()) {
-        (true, true) => "cancel requested".to_owned(),
-        (true, false) => format!("cancel requested; {text}"),
-        (false, _) => text,
+    let asked = asked_for(task).into_iter().map(str::to_owned);
+    let words: Vec<String> = asked.chain(Some(text).filter(|text| !text.is_empty())).collect();
+    words.join("; ")
+}
+
+/// What people asked for and its node has not carried out yet.
+fn asked_for(task: &Task) -> Vec<&'static str> {
+    if task.terminal {
+        return Vec::new();
     }
+    let cancel = task.cancel_requested.then_some("cancel requested");
+    let suspend = task.suspend_requested.map(|suspend| match suspend {
+        true => "suspend requested",
+        false => "resume requested",
+    });
+    cancel.into_iter().chain(suspend).collect()
 }
 
 fn ended(task: &Task, view: &View) -> String {

@@ -154,6 +154,7 @@ fn docket(args: &UpArgs, stage: &str) -> Command {
     };
     option("--data", args.data.clone().map(Into::into));
     option("--listen", args.listen.clone().map(Into::into));
+    option("--http", args.http.clone().map(Into::into));
     option("--cpus", args.cpus.map(|cpus| cpus.to_string().into()));
     option("--mem", args.mem.map(|mem| exact_size(mem).into()));
     option("--idle-exit", args.idle_exit.map(|time| exact_duration(time).into()));

@@ -1,7 +1,8 @@
 //! `docket controller`: one voter.
 
+use super::embedded::metrics_at;
 use super::ending::{self, Ending};
-use super::listen::{Socket, tcp};
+use super::listen::{GRPC, HTTP, Socket, bind, tcp};
 use super::{RoleError, data_dir, logging};
 use crate::args::ControllerArgs;
 use crate::client::Places;
@@ -27,26 +28,32 @@ pub fn controller(places: &Places, args: &ControllerArgs) -> Result<u8, Failure>
     if let Some(listen) = &args.listen {
         settings.put_option("controller", "listen", listen, "--listen")?;
     }
+    if let Some(http) = &args.http {
+        settings.put_option("controller", "http", http, "--http")?;
+    }
     let dir = directory(places, args.data.as_ref(), settings.text("controller", "data"))?;
     let mut config: ::controller::Config = settings.section("controller")?;
     config.data = data_dir::prepare(&dir)?;
     // Two controllers on one directory: the second must fail before it takes the first one's socket.
     let lock = super::lock::Lock::take(&config.data)?;
-    let port = tcp(&config.listen, true)?;
+    let port = tcp(GRPC, &config.listen, true)?;
+    let http = bind(HTTP, &settings, &mut config.http)?;
     if let Some(bound) = port.as_ref().and_then(|port| port.local_addr().ok()) {
         config.listen = bound.to_string();
     }
     let socket = Socket::bind(&config.data, false)?;
     let names = socket.names();
+    let metrics = http.as_ref().map(|_| format!(", {}", metrics_at(&config.http)));
     let line = format!(
-        "docket controller is up: {}, http://{} (pid {})\n",
+        "docket controller is up: {}, http://{}{} (pid {})\n",
         socket.path.display(),
         config.listen,
+        metrics.unwrap_or_default(),
         std::process::id()
     );
     // Nobody but its own process uses memory streams, and a controller alone has no other part.
     let (_streams, memory) = mpsc::channel(1);
-    let sources = Sources { tcp: port, unix: Some(socket.listener), memory };
+    let sources = Sources { tcp: port, http, unix: Some(socket.listener), memory };
     let runtime = ending::runtime()?;
     let served = runtime.block_on(async {
         let mut ending = Ending::watch()?;

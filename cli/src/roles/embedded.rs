@@ -42,6 +42,8 @@ pub struct Node {
     pub agent: worker_agent::Config,
     /// The loopback port, unless it was taken.
     pub port: Option<TcpListener>,
+    /// The port of the metrics, unless it was taken.
+    pub http: Option<TcpListener>,
     /// The socket.
     pub socket: Socket,
     /// `--idle-exit`.
@@ -68,8 +70,10 @@ async fn start_and_stop(node: Node, report: Option<&Report>) -> Result<(), RoleE
     let (streams, memory) = mpsc::channel(STREAMS_AHEAD);
     let mut addresses = vec![node.socket.path.display().to_string()];
     addresses.extend(node.port.as_ref().map(|_| format!("http://{}", node.controller.listen)));
+    addresses.extend(node.http.as_ref().map(|_| metrics_at(&node.controller.http)));
     let node_name = node.agent.node_name();
-    let sources = Sources { tcp: node.port, unix: Some(node.socket.listener), memory };
+    let sources =
+        Sources { tcp: node.port, http: node.http, unix: Some(node.socket.listener), memory };
     let mut controller = tokio::select! {
         started = ::controller::start(node.controller, sources) => started?,
         signal = ending.next() => {
@@ -111,6 +115,11 @@ async fn start_and_stop(node: Node, report: Option<&Report>) -> Result<(), RoleE
     };
     stop_in_order(controller, agent, &stop).await;
     result
+}
+
+/// Where the metrics are, in the line that says what is served.
+pub fn metrics_at(http: &str) -> String {
+    format!("metrics http://{http}/metrics")
 }
 
 /// The line that scripts wait for.

@@ -2,6 +2,7 @@
 
 use super::RoleError;
 use crate::client::{Places, SOCKET, bind_in, own_link};
+use crate::config::Settings;
 use crate::say::note;
 use std::fs::Permissions;
 use std::io;
@@ -13,12 +14,44 @@ use std::path::{Path, PathBuf};
 /// Where root's default node is reached by everybody: its data directory is closed to them.
 const PUBLIC_DIR: &str = "/run";
 
+/// What a port is for: the option that names it, and its usual address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Port {
+    /// `--listen`.
+    pub option: &'static str,
+    /// Key in `[controller]`.
+    pub key: &'static str,
+    example: &'static str,
+    /// What is left when it is taken.
+    without: &'static str,
+}
+
+/// gRPC: commands and agents.
+pub const GRPC: Port = Port {
+    option: "--listen",
+    key: "listen",
+    example: "127.0.0.1:7460",
+    without: "serving the socket alone",
+};
+
+/// HTTP: metrics.
+pub const HTTP: Port = Port {
+    option: "--http",
+    key: "http",
+    example: "127.0.0.1:7461",
+    without: "no metrics over HTTP; give --http another",
+};
+
 /// A bound port, or none because the default was taken.
-pub fn tcp(address: &str, asked_for: bool) -> Result<Option<TcpListener>, RoleError> {
-    let parsed: SocketAddr =
-        address.parse().map_err(|_| RoleError::BadAddress(address.to_owned()))?;
+pub fn tcp(port: Port, address: &str, asked_for: bool) -> Result<Option<TcpListener>, RoleError> {
+    let Port { option, example, without, .. } = port;
+    let parsed: SocketAddr = address.parse().map_err(|_| RoleError::BadAddress {
+        option,
+        address: address.to_owned(),
+        example,
+    })?;
     if !parsed.ip().is_loopback() {
-        return Err(RoleError::NotLoopback(address.to_owned()));
+        return Err(RoleError::NotLoopback { option, address: address.to_owned() });
     }
     let bound = TcpListener::bind(parsed).and_then(|listener| {
         listener.set_nonblocking(true)?;
@@ -27,11 +60,25 @@ pub fn tcp(address: &str, asked_for: bool) -> Result<Option<TcpListener>, RoleEr
     match bound {
         Ok(listener) => Ok(Some(listener)),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && !asked_for => {
-            note(&format!("{address} is taken by another program: serving the socket alone"));
+            note(&format!("{address} is taken by another program: {without}"));
             Ok(None)
         }
-        Err(why) => Err(RoleError::Listen { address: address.to_owned(), why }),
+        Err(why) => Err(RoleError::Listen { option, address: address.to_owned(), why }),
     }
+}
+
+/// Binds a port as it is configured, and writes back what it became; a default that is taken is
+/// left out.
+pub fn bind(
+    port: Port,
+    settings: &Settings,
+    address: &mut String,
+) -> Result<Option<TcpListener>, RoleError> {
+    let bound = tcp(port, address, settings.source("controller", port.key).is_some())?;
+    if let Some(found) = bound.as_ref().and_then(|listener| listener.local_addr().ok()) {
+        *address = found.to_string();
+    }
+    Ok(bound)
 }
 
 /// The bound socket of a node and the names that lead to it.
@@ -129,16 +176,23 @@ mod tests {
     fn a_taken_default_port_is_left_out_and_a_taken_wish_is_an_error() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap().to_string();
-        assert!(tcp(&address, false).unwrap().is_none());
-        assert!(matches!(tcp(&address, true), Err(RoleError::Listen { .. })));
+        for port in [GRPC, HTTP] {
+            assert!(tcp(port, &address, false).unwrap().is_none());
+            assert!(matches!(tcp(port, &address, true), Err(RoleError::Listen { .. })));
+        }
     }
 
     #[test]
     fn only_loopback_is_served() {
-        assert!(matches!(tcp("0.0.0.0:0", true), Err(RoleError::NotLoopback(_))));
-        assert!(matches!(tcp("192.0.2.1:0", false), Err(RoleError::NotLoopback(_))));
-        assert!(matches!(tcp("localhost", true), Err(RoleError::BadAddress(_))));
-        assert!(tcp("127.0.0.1:0", true).unwrap().is_some());
+        for port in [GRPC, HTTP] {
+            for address in ["0.0.0.0:0", "192.0.2.1:0"] {
+                let error = tcp(port, address, address == "0.0.0.0:0").unwrap_err();
+                assert!(matches!(error, RoleError::NotLoopback { .. }));
+                assert!(error.to_string().starts_with(&format!("{} {address}", port.option)));
+            }
+            assert!(matches!(tcp(port, "localhost", true), Err(RoleError::BadAddress { .. })));
+            assert!(tcp(port, "127.0.0.1:0", true).unwrap().is_some());
+        }
     }
 
     #[test]

@@ -59,21 +59,35 @@ pub enum RoleError {
         why: io::Error,
     },
     /// An address that was asked for cannot be served.
-    #[error("cannot listen on {address}: {why}; give --listen another")]
+    #[error("cannot listen on {address}: {why}; give {option} another")]
     Listen {
+        /// Its option.
+        option: &'static str,
         /// Which.
         address: String,
         /// What the system said.
         why: io::Error,
     },
     /// Not an address.
-    #[error("--listen {0}: an address is written 127.0.0.1:7460")]
-    BadAddress(String),
+    #[error("{option} {address}: an address is written {example}")]
+    BadAddress {
+        /// Its option.
+        option: &'static str,
+        /// What was given.
+        address: String,
+        /// What is right.
+        example: &'static str,
+    },
     /// An address that others can reach, with nothing that tells who they are.
     #[error(
-        "--listen {0}: only loopback is served in this version: without TLS nobody could tell who asks; use 127.0.0.1:PORT"
+        "{option} {address}: only loopback is served in this version: without TLS nobody could tell who asks; use 127.0.0.1:PORT"
     )]
-    NotLoopback(String),
+    NotLoopback {
+        /// Its option.
+        option: &'static str,
+        /// What was given.
+        address: String,
+    },
     /// No directory is named.
     #[error("no data directory: give --data DIR, or set DOCKET_DATA")]
     NoData,
@@ -123,8 +137,8 @@ impl RoleError {
             RoleError::Directory { why, .. } if why.kind() == io::ErrorKind::PermissionDenied => {
                 exit::DENIED
             }
-            RoleError::BadAddress(_)
-            | RoleError::NotLoopback(_)
+            RoleError::BadAddress { .. }
+            | RoleError::NotLoopback { .. }
             | RoleError::NoData
             | RoleError::NoControllers => exit::USAGE,
             RoleError::Background { code, .. } => *code,

@@ -2,7 +2,7 @@
 
 use super::background::{self, Report};
 use super::embedded::{Node, serve};
-use super::listen::{Socket, tcp};
+use super::listen::{GRPC, HTTP, Socket, bind};
 use super::lock::Lock;
 use super::{data_dir, ending, logging};
 use crate::args::{Stage, UpArgs};
@@ -52,17 +52,14 @@ fn foreground(places: &Places, args: &UpArgs, report: Option<&Report>) -> Result
         // Who runs the node themselves runs their jobs as themselves (design 5).
         agent.allow_root_jobs = true;
     }
-    let asked_for = settings.source("controller", "listen").is_some();
-    let port = tcp(&controller.listen, asked_for)?;
-    if let Some(bound) = port.as_ref().and_then(|port| port.local_addr().ok()) {
-        controller.listen = bound.to_string();
-    }
+    let port = bind(GRPC, &settings, &mut controller.listen)?;
+    let http = bind(HTTP, &settings, &mut controller.http)?;
     let is_default = places.data_env.is_none() && default_data_dir(places).is_ok_and(|d| d == dir);
     let mut socket = Socket::bind(&dir, is_default && places.uid == 0)?;
     if is_default {
         socket.leave_link(places);
     }
-    let node = Node { controller, agent, port, socket, idle_exit: args.idle_exit };
+    let node = Node { controller, agent, port, http, socket, idle_exit: args.idle_exit };
     let runtime = ending::runtime()?;
     let served = runtime.block_on(serve(node, report));
     // Whatever still runs in it must not hold the end up: everything durable is on disk.
@@ -92,6 +89,9 @@ fn apply_options(settings: &mut Settings, dir: &Path, args: &UpArgs) -> Result<(
     settings.put_option("agent", "data", text, "--data")?;
     if let Some(listen) = &args.listen {
         settings.put_option("controller", "listen", listen, "--listen")?;
+    }
+    if let Some(http) = &args.http {
+        settings.put_option("controller", "http", http, "--http")?;
     }
     if let Some(cpus) = args.cpus {
         settings.put_option("agent", "cpus", &cpus.to_string(), "--cpus")?;

@@ -14,6 +14,7 @@ use openraft::storage::{
 };
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Entries handed over in one message: with 256 KiB an entry, 16 MiB.
 const HAND_OVER_MAX: usize = 64;
@@ -59,7 +60,12 @@ impl Machine {
         let reply = responder.map(|responder| {
             Box::new(move |reply| responder.send(reply)) as Box<dyn FnOnce(Reply) + Send>
         });
-        Some(Committed { position: position_of(entry.log_id.index), bytes, reply })
+        Some(Committed {
+            position: position_of(entry.log_id.index),
+            bytes,
+            reply,
+            committed: Instant::now(),
+        })
     }
 }
 

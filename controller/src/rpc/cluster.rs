@@ -7,6 +7,7 @@ use crate::clock::ms_since;
 use docket_core::leader::NodeView;
 use docket_core::ledger::Ledger;
 use proto::v1;
+use std::collections::BTreeMap;
 use tonic::{Request, Response, Status};
 
 /// The service.
@@ -69,6 +70,7 @@ impl v1::cluster_server::Cluster for Cluster {
             pid: std::process::id(),
             data: about.config.data.display().to_string(),
             listen: about.listen.clone(),
+            http: about.http.clone(),
             embedded: about.embedded,
             user: about.user.clone(),
             host: about.host.clone(),
@@ -83,6 +85,7 @@ impl v1::cluster_server::Cluster for Cluster {
             nodes.collect::<Vec<v1::Node>>()
         };
         let mut nodes = self.shared.read(look).await?;
+        note_shared_names(&mut nodes);
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(Response::new(v1::ListNodesAnswer { nodes }))
     }
@@ -97,6 +100,22 @@ impl v1::cluster_server::Cluster for Cluster {
             Err(tokio::sync::mpsc::error::TrySendError::Closed(_)) => return Err(stopping()),
         }
         Ok(Response::new(v1::ShutdownAnswer { killed }))
+    }
+}
+
+/// Two agents of one name cannot be told apart by `--node` and `%n`: their operator should know.
+fn note_shared_names(nodes: &mut [v1::Node]) {
+    let mut up: BTreeMap<String, u32> = BTreeMap::new();
+    for node in nodes.iter().filter(|node| node.state == "up") {
+        *up.entry(node.name.clone()).or_default() += 1;
+    }
+    let shared = |node: &v1::Node| up.get(&node.name).is_some_and(|count| *count > 1);
+    for node in nodes.iter_mut().filter(|node| shared(node)) {
+        let more = "another agent has this name: give each its own --name";
+        node.notes = match node.notes.as_str() {
+            "" => more.to_owned(),
+            notes => format!("{notes}; {more}"),
+        };
     }
 }
 
@@ -124,4 +143,30 @@ fn node_to_wire(ledger: &Ledger, node: NodeView) -> Option<v1::Node> {
         incarnation: agent.incarnation(),
         strays: agent.strays().iter().map(|stray| stray.to_wire()).collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agents_that_are_up_under_one_name_are_noted() {
+        let node = |name: &str, state: &str, notes: &str| v1::Node {
+            name: name.to_owned(),
+            state: state.to_owned(),
+            notes: notes.to_owned(),
+            ..v1::Node::default()
+        };
+        let mut nodes = vec![
+            node("n1", "up", ""),
+            node("n1", "up", "its disk is full: no new jobs"),
+            node("n1", "down", ""),
+            node("n2", "up", ""),
+            node("n2", "silent", ""),
+        ];
+        note_shared_names(&mut nodes);
+        let noted: Vec<bool> = nodes.iter().map(|n| n.notes.contains("another agent")).collect();
+        assert_eq!(noted, [true, true, true, false, false]);
+        assert!(nodes[1].notes.starts_with("its disk is full: no new jobs; another"));
+    }
 }

@@ -360,12 +360,23 @@ pub fn selection(request: &v1::CancelRequest) -> Result<Selection, Invalid> {
     }
 }
 
+/// Checks a page of orphans: those after this position, at most so many.
+pub fn orphans(request: &v1::OrphansRequest) -> Result<(u64, usize), Invalid> {
+    Ok((request.after_position, page_limit(request.limit)?))
+}
+
+/// Rows of one page, as asked for.
+fn page_limit(limit: u32) -> Result<usize, Invalid> {
+    match limit {
+        0 => Ok(LIST_DEFAULT as usize),
+        1..=LIST_MAX => Ok(limit as usize),
+        _ => Err(invalid("--limit", limit.to_string(), format!("at most {LIST_MAX}"))),
+    }
+}
+
 /// Checks a list. `caller` is whose jobs are meant by default.
 pub fn list(request: v1::ListRequest, caller: &Caller) -> Result<ValidList, Invalid> {
-    if request.limit > LIST_MAX {
-        return Err(invalid("--limit", request.limit.to_string(), format!("at most {LIST_MAX}")));
-    }
-    let limit = if request.limit == 0 { LIST_DEFAULT } else { request.limit };
+    let limit = page_limit(request.limit)?;
     let own = (!request.all_users).then(|| caller.user.clone());
     let filter = Filter {
         user: request.user.or(own),
@@ -376,7 +387,7 @@ pub fn list(request: v1::ListRequest, caller: &Caller) -> Result<ValidList, Inva
         ended_since_wall_ms: request.ended_since_wall_ms,
     };
     let below = Some(JobId(request.after_job)).filter(|id| id.0 > 0);
-    Ok(ValidList { filter, below, limit: limit as usize })
+    Ok(ValidList { filter, below, limit })
 }
 
 fn states(names: &[String]) -> Result<BTreeSet<StateName>, Invalid> {

@@ -169,8 +169,10 @@ impl v1::jobs_server::Jobs for Jobs {
         self.edit(edit, Request::from_parts(about, extensions, request)).await
     }
 
-    async fn orphans(&self, _: Request<v1::OrphansRequest>) -> Answer<v1::OrphansAnswer> {
-        Ok(Response::new(v1::OrphansAnswer::default()))
+    async fn orphans(&self, request: Request<v1::OrphansRequest>) -> Answer<v1::OrphansAnswer> {
+        let (after, limit) = convert::orphans(&request.into_inner())?;
+        let look = move |view: crate::pump::View<'_>| list::orphans(view.ledger, after, limit);
+        Ok(Response::new(self.shared.read(look).await?))
     }
 
     async fn events(&self, request: Request<v1::EventsRequest>) -> Answer<v1::EventsAnswer> {

@@ -3,7 +3,7 @@
 
 use super::convert::{Filter, ValidList};
 use super::server::{Cursor, Scan, Shared, counts_to_wire};
-use docket_core::ledger::{Job, StateName};
+use docket_core::ledger::{Job, Ledger, StateName};
 use prost::Message as _;
 use proto::{JobId, v1};
 use std::collections::BTreeMap;
@@ -80,7 +80,7 @@ const WRITTEN_SLICE: usize = 512;
 
 fn take(
     page: &mut Page,
-    ledger: &docket_core::ledger::Ledger,
+    ledger: &Ledger,
     job: &Job,
     filter: &Filter,
     below: Option<JobId>,
@@ -108,6 +108,22 @@ fn take(
     if page.tasks.len().is_multiple_of(WRITTEN_SLICE) { Scan::Enough } else { Scan::More }
 }
 
+/// One page of the unknown-finish registry, in the order of the log. A page names its last
+/// position, so the facts of one entry are never parted: it may be longer than asked for.
+pub fn orphans(ledger: &Ledger, after: u64, limit: usize) -> v1::OrphansAnswer {
+    let mut later = ledger.deferred().skip_while(|fact| fact.position <= after).peekable();
+    let mut orphans: Vec<v1::Orphan> = Vec::new();
+    while let Some(fact) = later.peek() {
+        let parts = orphans.last().is_some_and(|last| last.position == fact.position);
+        if orphans.len() >= limit && !parts {
+            break;
+        }
+        orphans.push(fact.to_wire(ledger));
+        later.next();
+    }
+    v1::OrphansAnswer { more: later.peek().is_some(), orphans }
+}
+
 /// Ids of all jobs that match, oldest first.
 pub async fn matching(shared: &Shared, filter: Filter) -> Result<Vec<JobId>, Status> {
     shared.linearizable().await?;
@@ -124,4 +140,70 @@ pub async fn matching(shared: &Shared, filter: Filter) -> Result<Vec<JobId>, Sta
     }
     ids.reverse();
     Ok(ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::v1::command::Kind;
+
+    fn apply(ledger: &mut Ledger, position: u64, kind: Kind) {
+        let commands = vec![v1::Command { kind: Some(kind) }];
+        let (level, wall_ms, led_ms) = (proto::LEVEL, 1_000 + position, position);
+        let proposal = v1::Proposal { level, wall_ms, led_ms, blobs: Vec::new(), commands };
+        ledger.apply(position, &proposal);
+    }
+
+    fn told(seqs: std::ops::RangeInclusive<u64>, job: u64) -> Kind {
+        let attempt = Some(v1::AttemptRef { job, task: None, attempt: 1 });
+        let token = Some(v1::Token { generation: 1, attempt: 1 });
+        let fact = |seq| {
+            let kind = match seq % 2 {
+                1 => {
+                    let start = v1::StartFact { attempt, token, pid: 7, ..Default::default() };
+                    v1::fact::Kind::Start(start)
+                }
+                _ => v1::fact::Kind::Finish(v1::FinishFact {
+                    attempt,
+                    token,
+                    end: Some(v1::finish_fact::End::WaitStatus(3 << 8)),
+                    ..Default::default()
+                }),
+            };
+            v1::Fact { seq, kind: Some(kind) }
+        };
+        let (from, to) = (*seqs.start(), *seqs.end());
+        let facts =
+            v1::Facts { journal_id: vec![1; 16], from, to, facts: seqs.map(fact).collect() };
+        let agent_id = "a1".to_owned();
+        Kind::Facts(v1::FactsCommand { agent_id, incarnation: 1, facts: Some(facts) })
+    }
+
+    #[test]
+    fn a_page_of_orphans_never_parts_the_facts_of_one_entry() {
+        let mut ledger = Ledger::new();
+        let join = v1::Join {
+            agent_id: "a1".to_owned(),
+            name: "n1".to_owned(),
+            incarnation: 1,
+            journal_id: vec![1; 16],
+            next_seq: 1,
+            ..v1::Join::default()
+        };
+        apply(&mut ledger, 1, Kind::AgentUp(v1::AgentUpCommand { join: Some(join) }));
+        apply(&mut ledger, 2, told(1..=2, 50));
+        apply(&mut ledger, 3, told(3..=3, 60));
+        let first = orphans(&ledger, 0, 1);
+        let seen: Vec<(u64, &str, &str, u64, bool)> = first
+            .orphans
+            .iter()
+            .map(|o| (o.job, &*o.fact, &*o.node, o.position, o.expired))
+            .collect();
+        assert_eq!(seen, [(50, "start", "n1", 2, false), (50, "finish", "n1", 2, false)]);
+        assert_eq!(first.orphans[1].reason.as_ref().and_then(|reason| reason.code), Some(3));
+        assert!(first.more);
+        let last = orphans(&ledger, 2, 1);
+        assert_eq!(last.orphans.iter().map(|o| o.job).collect::<Vec<_>>(), [60]);
+        assert!(!last.more);
+    }
 }

@@ -21,10 +21,10 @@ mod bulk;
 mod identity;
 mod transport;
 
-pub use identity::{Caller, Gate, user_name};
+pub use identity::{Caller, Gate, Stranger, user_name};
 pub use server::{About, Shared, ShutdownRequest};
 pub use status::REASON_KEY;
-pub use transport::Sources;
+pub use transport::{Accepted, Sources, of_tcp};
 
 use proto::v1;
 use std::io;

@@ -52,6 +52,8 @@ pub struct About {
     pub config: Config,
     /// Address of its TCP listener, if it has one.
     pub listen: String,
+    /// Address of its HTTP listener, if it has one.
+    pub http: String,
     /// Controller and agent are one process.
     pub embedded: bool,
     /// User and uid it runs as.

@@ -28,6 +28,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct Sources {
     /// Loopback (or, with mTLS or tokens, any) TCP.
     pub tcp: Option<std::net::TcpListener>,
+    /// Loopback TCP for HTTP: metrics.
+    pub http: Option<std::net::TcpListener>,
     /// `DIR/docket.sock`.
     pub unix: Option<std::os::unix::net::UnixListener>,
     /// Streams from within the process: the embedded agent and command.
@@ -123,11 +125,27 @@ pub fn incoming(
         listener.set_nonblocking(true)?;
         accepts.push(unix_streams(UnixListener::from_std(listener)?).boxed());
     }
+    Ok(identified(stream::select_all(accepts), gate))
+}
+
+/// The connections of one TCP listener, each with its identity.
+///
+/// # Errors
+/// A listener that cannot be registered with the runtime.
+pub fn of_tcp(
+    listener: std::net::TcpListener,
+    gate: Gate,
+) -> io::Result<impl Stream<Item = io::Result<Accepted>> + Send + 'static> {
+    listener.set_nonblocking(true)?;
+    Ok(identified(tcp_streams(TcpListener::from_std(listener)?), gate))
+}
+
+fn identified(
+    accepts: impl Stream<Item = Io> + Send + 'static,
+    gate: Gate,
+) -> impl Stream<Item = io::Result<Accepted>> + Send + 'static {
     let gate = Arc::new(gate);
-    Ok(stream::select_all(accepts)
-        .map(move |io| identify(io, Arc::clone(&gate)))
-        .buffer_unordered(LOOKUPS_MAX)
-        .map(Ok))
+    accepts.map(move |io| identify(io, Arc::clone(&gate))).buffer_unordered(LOOKUPS_MAX).map(Ok)
 }
 
 fn memory_streams(source: mpsc::Receiver<DuplexStream>) -> impl Stream<Item = Io> {
@@ -218,6 +236,11 @@ impl Connected for Accepted {
 }
 
 impl Accepted {
+    /// Why it is served by nobody, if it is.
+    pub fn stranger(&self) -> Option<&Stranger> {
+        self.peer.caller.as_ref().err()
+    }
+
     /// Takes note of an error and passes it on.
     fn saw<T>(&self, answer: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if let Poll::Ready(Err(error)) = &answer {
@@ -320,7 +343,7 @@ mod tests {
 
     fn no_sources() -> (mpsc::Sender<DuplexStream>, Sources) {
         let (memory_in, memory) = mpsc::channel(4);
-        (memory_in, Sources { tcp: None, unix: None, memory })
+        (memory_in, Sources { tcp: None, http: None, unix: None, memory })
     }
 
     fn gate() -> Gate {

@@ -45,6 +45,10 @@ pub struct TaskJson {
     time_limit_ms: Option<u64>,
     comment: Option<String>,
     cancel_requested: bool,
+    suspend_requested: Option<bool>,
+    retries: u32,
+    retried: u32,
+    decided_time: Option<String>,
     script: bool,
 }
 
@@ -116,6 +120,10 @@ impl From<&Task> for TaskJson {
             time_limit_ms: task.time_limit_ms,
             comment: filled(&task.comment),
             cancel_requested: task.cancel_requested,
+            suspend_requested: task.suspend_requested,
+            retries: task.retries,
+            retried: task.retried,
+            decided_time: task.decided_wall_ms.map(utc),
             script: task.script,
         }
     }

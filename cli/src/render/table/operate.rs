@@ -66,6 +66,7 @@ pub fn status(status: &StatusAnswer) -> String {
         id => format!("controller {id}"),
     };
     let listen = if status.listen.is_empty() { "its socket only" } else { status.listen.as_str() };
+    let http = if status.http.is_empty() { "none" } else { status.http.as_str() };
     let kind = if status.embedded { "embedded node" } else { "controller" };
     let disk = if status.disk_full { "full: no new jobs are taken" } else { "room" };
     let rows = [
@@ -87,6 +88,7 @@ pub fn status(status: &StatusAnswer) -> String {
         ("data", line(&status.data)),
         ("disk", disk.to_owned()),
         ("listen", line(listen)),
+        ("http", line(http)),
     ];
     rows.iter().map(|(label, text)| format!("{label:<10} {text}\n")).collect()
 }

@@ -91,6 +91,9 @@ fn times(task: &Task, view: &View) -> String {
         let ran = q::seconds(view.now_ms.saturating_sub(start));
         out.push_str(&field("running", &format!("for {ran} (limit {limit})"), view));
     }
+    if task.start_wall_ms.is_none() && task.retries > 0 {
+        out.push_str(&field("attempt", &format!("{}{}", task.attempt, retried(task)), view));
+    }
     let why = if task.terminal { String::new() } else { reason::cell(task, view) };
     if !why.is_empty() {
         out.push_str(&field("now", &why, view));
@@ -101,7 +104,15 @@ fn times(task: &Task, view: &View) -> String {
 fn placed(task: &Task) -> String {
     let node = task.node.as_ref().map_or_else(|| "nowhere".to_owned(), |node| line(node));
     let pid = if task.pid > 0 { format!(", pid {}", task.pid) } else { String::new() };
-    format!("on {node}, attempt {}{pid}", task.attempt)
+    format!("on {node}, attempt {}{}{pid}", task.attempt, retried(task))
+}
+
+/// How much of its retries is used; nothing where none were asked for.
+fn retried(task: &Task) -> String {
+    match task.retries {
+        0 => String::new(),
+        retries => format!(" ({} of {retries} retries used)", task.retried),
+    }
 }
 
 fn used(task: &Task) -> String {

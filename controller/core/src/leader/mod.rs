@@ -193,6 +193,11 @@ impl Leader {
         turn.into_actions()
     }
 
+    /// Whether this controller leads.
+    pub fn leads(&self) -> bool {
+        self.reign.is_some()
+    }
+
     /// Agents that get orders now: judged, heard, with a disk that takes runs.
     pub fn reachable(&self) -> BTreeSet<String> {
         self.reign.as_ref().map(Reign::reachable).unwrap_or_default()

@@ -86,6 +86,11 @@ impl Ledger {
         since_led_ms.saturating_add(ttl).max(settled_in).min(doubled)
     }
 
+    /// Since when the longest unknown task is so, in led ms.
+    pub fn oldest_unknown_led(&self) -> Option<u64> {
+        self.index.unknown.first().map(|(since, _)| *since)
+    }
+
     fn next_loss(&self) -> Option<(u64, JobId)> {
         let (since, id) =
             self.index.unknown.first().filter(|_| !Mutant::UnknownNeverSettled.active())?;

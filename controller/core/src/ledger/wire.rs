@@ -1,12 +1,13 @@
 //! A job as people and programs see it. Pure field mapping, with the message in words.
 
 use super::book::Ledger;
-use super::exit::WaitEnd;
+use super::deferred::Deferred;
+use super::exit::{ExitReason, Finish, WaitEnd, judge};
 use super::job::Job;
 use super::state::{Grant, State};
 use crate::scheduler;
 use crate::words;
-use proto::v1;
+use proto::v1::{self, fact};
 
 impl Job {
     /// The task with all fields of design 7.
@@ -109,6 +110,43 @@ impl Job {
                 format!("{node}: {}{asked_to_end}", unknown.why)
             }
             State::Done(ended) | State::Exit(ended) => words::end(&ended.reason, ended.status),
+        }
+    }
+}
+
+impl Deferred {
+    /// As `list --orphans` shows it. What an end means is judged as that of a job which asked for
+    /// nothing special: its specification is not known.
+    pub fn to_wire(&self, ledger: &Ledger) -> v1::Orphan {
+        let (fact, attempt, reason) = match &self.fact.kind {
+            Some(fact::Kind::Start(start)) => ("start", start.attempt, None),
+            Some(fact::Kind::Finish(finish)) => {
+                let reason = match judge(finish, &[], None) {
+                    Finish::Over { reason, status, .. } => reason.to_wire(status),
+                    Finish::NodeFault(failure) => ExitReason::StartFailed(failure).to_wire(None),
+                };
+                ("finish", finish.attempt, Some(reason))
+            }
+            Some(fact::Kind::Refused(refused)) => {
+                let failure = refused.failure.clone().unwrap_or_default();
+                let reason = ExitReason::StartFailed(failure).to_wire(None);
+                ("refused", refused.attempt, Some(reason))
+            }
+            // These are never deferred.
+            Some(fact::Kind::Suspended(_) | fact::Kind::Resumed(_)) | None => ("", None, None),
+        };
+        let attempt = attempt.unwrap_or_default();
+        let agent = ledger.agent(&self.agent);
+        v1::Orphan {
+            job: attempt.job,
+            task: attempt.task,
+            attempt: attempt.attempt,
+            node: agent.map_or_else(|| self.agent.to_string(), |agent| agent.name().to_owned()),
+            expired: self.orphan,
+            wall_ms: self.since_wall_ms,
+            position: self.position,
+            fact: fact.to_owned(),
+            reason,
         }
     }
 }

@@ -75,7 +75,7 @@ impl World {
             tasks.clone(),
             stop.clone(),
         );
-        let sources = Sources { tcp: None, unix: None, memory: memory_out };
+        let sources = Sources { tcp: None, http: None, unix: None, memory: memory_out };
         let incoming = transport::incoming(sources, gate).unwrap();
         let served = Server::builder()
             .layer(InterceptorLayer::new(identity::authenticate))
