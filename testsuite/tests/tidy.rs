@@ -358,15 +358,16 @@ fn docs_name_only_files_that_exist() {
 fn docs_name_only_tests_that_exist() {
     let tests: BTreeSet<String> =
         sources().iter().flat_map(|source| functions(&source.code)).map(|f| f.name).collect();
-    let text = read("docs/failure-model.md");
     let is_name = |word: &String| {
         word.matches('_').count() >= 3
             && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     };
-    let names: Vec<String> = quoted(&text).into_iter().filter(is_name).collect();
-    assert!(names.len() > 15, "the failure model names its tests");
-    let found: Vec<String> = names.into_iter().filter(|name| !tests.contains(name)).collect();
-    fail("the failure model names tests that are not there", &found);
+    for page in ["docs/failure-model.md", "docs/finish-robustness.md"] {
+        let names: Vec<String> = quoted(&read(page)).into_iter().filter(is_name).collect();
+        assert!(names.len() > 15, "{page} names its tests");
+        let found: Vec<String> = names.into_iter().filter(|name| !tests.contains(name)).collect();
+        fail(&format!("{page} names tests that are not there"), &found);
+    }
 }
 
 #[test]
