@@ -6,7 +6,7 @@ use crate::keeper::Keeper;
 use crate::network::{Side, Up};
 use crate::process::Key;
 use crate::rng::Rng;
-use crate::world::{Event, World};
+use crate::world::{Event, World, local, real};
 use docket_core::leader::SessionEnd;
 use proto::v1::{KeeperEvent, KeeperHello, KeeperRequest, NodeResources, keeper_request};
 use std::collections::{BTreeMap, VecDeque};
@@ -44,6 +44,10 @@ pub(crate) struct Node {
     pub booted: bool,
     pub boot: u64,
     pub wall_skew_ms: i64,
+    /// How its clocks differ from real time, in 10,000.
+    pub rate: i64,
+    /// Agent ids that are gone with their disks.
+    pub lost_ids: Vec<String>,
 }
 
 impl Node {
@@ -69,6 +73,8 @@ impl Node {
             booted: true,
             boot: 1,
             wall_skew_ms: 0,
+            rate: 0,
+            lost_ids: Vec::new(),
         }
     }
 
@@ -82,7 +88,8 @@ impl Node {
         self.processes.clear();
         if !keeps_agent {
             let agent_id = format!("agent-{n}-{:x}", rng.below(1 << 32));
-            self.saved = Saved { agent_id, ..Saved::default() };
+            let saved = Saved { agent_id, ..Saved::default() };
+            self.lost_ids.push(std::mem::replace(&mut self.saved, saved).agent_id);
         }
     }
 }
@@ -156,7 +163,7 @@ impl World {
 
     pub(crate) fn agent_step(&mut self, n: usize, event: Heard) {
         let node = &mut self.nodes[n];
-        let now = self.now - node.started_ms.min(self.now);
+        let now = local(node.rate, self.now - node.started_ms.min(self.now));
         let Some(core) = &mut node.core else { return };
         let actions = core.step(event, now);
         let life = node.life;
@@ -236,7 +243,9 @@ impl World {
         let now = self.now;
         let node = &mut self.nodes[n];
         let Some(core) = &node.core else { return };
-        let due = core.next_due_ms().map_or(u64::MAX, |due| due.saturating_add(node.started_ms));
+        let due = core
+            .next_due_ms()
+            .map_or(u64::MAX, |due| real(node.rate, due).saturating_add(node.started_ms));
         let at = due.clamp(now + 1, now + TICK_MS);
         if node.timer_ms.is_none_or(|timer| timer > at || timer <= now) {
             node.timer_ms = Some(at);

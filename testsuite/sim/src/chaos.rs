@@ -237,7 +237,7 @@ impl World {
         if self.log.leader.is_none() {
             self.at(100, Event::Elect);
         }
-        self.resume_all();
+        self.resume_rest();
         // After the ledger had its time to show what really runs.
         let seen = self.plan.rejoin_ms() + self.plan.lag_ms() + 6_000;
         self.at(seen, Event::Probe);
@@ -245,6 +245,9 @@ impl World {
 
     /// A kill in perfect weather: it must show within a second.
     pub(crate) fn probe(&mut self) {
+        if self.truth.calm_ms.is_some() {
+            self.confirm_lost();
+        }
         let Some(reign) = self.truth.reign.clone().filter(|_| self.truth.calm_ms.is_some()) else {
             return;
         };

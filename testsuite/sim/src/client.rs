@@ -21,6 +21,7 @@ pub(crate) enum Wish {
     Suspend,
     Resume,
     Release,
+    Priority,
 }
 
 /// One request and its fate.
@@ -58,6 +59,8 @@ pub(crate) enum Answer {
 pub(crate) struct Client {
     pub ops: Vec<Op>,
     specs: Vec<v1::Blob>,
+    /// Jobs that are stopped and not let go on before all is well.
+    stopped: Vec<usize>,
     plans: BTreeMap<Vec<u8>, usize>,
 }
 
@@ -108,6 +111,11 @@ fn spec_of(plan: &Plan, job: usize) -> v1::JobSpec {
         on_disconnect: wanted.on_disconnect.into(),
         kill_grace_ms: Some(wanted.grace_ms),
         hold: wanted.hold,
+        retries: wanted.retries,
+        retry_on: wanted.retry_on.iter().map(|kind| *kind as i32).collect(),
+        fence_after_ms: wanted.fence_after_ms,
+        fence_proof: wanted.fence_proof,
+        time_limit_ms: wanted.limit_ms,
         ..v1::JobSpec::default()
     }
 }
@@ -136,7 +144,7 @@ impl World {
         let tries = if !needed && self.rng.permille(100) { self.rng.range(1, 3) } else { u64::MAX };
         self.wish(Wish::Submit, job, wanted.submit_ms, tries);
         if let Some(at) = wanted.cancel_ms {
-            for _ in 0..self.rng.range(1, 3) {
+            for _ in 0..wanted.presses {
                 let later = self.rng.skewed(5_000);
                 self.wish(Wish::Cancel, job, at + later, u64::MAX);
             }
@@ -147,7 +155,13 @@ impl World {
             // The rest stands still until all is well again.
             if self.rng.permille(500) {
                 self.wish(Wish::Resume, job, at + later, u64::MAX);
+            } else {
+                self.client.stopped.push(job);
             }
+        }
+        if wanted.reprioritise {
+            let later = self.rng.skewed(20_000);
+            self.wish(Wish::Priority, job, wanted.submit_ms + later, u64::MAX);
         }
         if wanted.hold {
             let later = self.rng.skewed(20_000);
@@ -161,16 +175,24 @@ impl World {
         wanted.hold || wanted.duration_ms.is_none() || wanted.suspend_ms.is_some()
     }
 
-    /// A suspend that came twice may have overtaken its resume: nothing is to stand still for ever.
-    pub(crate) fn resume_all(&mut self) {
+    /// Nobody has let these go on so far: nothing is to stand still for ever.
+    pub(crate) fn resume_rest(&mut self) {
         // Not before the ledger has had to see that they stand still.
         let later_ms = self.plan.rejoin_ms() + self.plan.lag_ms() + 2_000;
-        let suspended: Vec<usize> = (0..self.plan.jobs.len())
-            .filter(|job| self.plan.jobs[*job].suspend_ms.is_some())
-            .filter(|job| self.plan.trim.wants_job(*job))
-            .collect();
-        for job in suspended {
+        for job in std::mem::take(&mut self.client.stopped) {
             self.wish(Wish::Resume, job, self.now + later_ms, u64::MAX);
+        }
+    }
+
+    /// The operator vouches for the machines that are gone for good.
+    pub(crate) fn confirm_lost(&mut self) {
+        let lost: Vec<String> = self.nodes.iter().flat_map(|node| node.lost_ids.clone()).collect();
+        let Some(c) = self.log.leader else { return };
+        for agent_id in lost {
+            let by = Some(v1::Requester { user: "root".to_owned(), uid: 0, admin: true });
+            let request_id = format!("confirm-{agent_id}-{}", self.now);
+            let confirm = v1::ConfirmDeadCommand { by, request_id, agent_id };
+            self.vouch(c, v1::Command { kind: Some(Kind::ConfirmDead(confirm)) });
         }
     }
 
@@ -264,6 +286,9 @@ impl World {
             Wish::Suspend | Wish::Resume => {
                 let resume = wish == Wish::Resume;
                 Kind::Suspend(v1::SuspendCommand { by, request_id, jobs, resume })
+            }
+            Wish::Priority => {
+                Kind::Priority(v1::PriorityCommand { by, request_id, jobs, priority: 7 })
             }
             Wish::Release => Kind::Hold(v1::HoldCommand { by, request_id, jobs, release: true }),
         };

@@ -6,7 +6,7 @@ use crate::invariants::Happening;
 use crate::log::Entry;
 use crate::network::Down;
 use crate::truth::Reign;
-use crate::world::{Event, World};
+use crate::world::{Event, World, local};
 use docket_core::leader::{Action, Event as Leads, Leader, LeaderConfig, SessionId};
 use docket_core::ledger::Ledger;
 use proto::mutants::Mutant;
@@ -38,6 +38,8 @@ pub(crate) struct Controller {
     /// The term that raft says it leads, as far as it knows.
     pub leads: Option<u64>,
     pub wall_skew_ms: i64,
+    /// How its clocks differ from real time, in 10,000.
+    pub rate: i64,
     /// Added to each apply: a slow disk or a busy thread.
     pub apply_delay_ms: u64,
     pub proposer: Proposer,
@@ -70,6 +72,7 @@ impl Controller {
             applied: 0,
             leads: None,
             wall_skew_ms: 0,
+            rate: 0,
             apply_delay_ms: 0,
             proposer: Proposer::default(),
             snapshots: Vec::new(),
@@ -361,7 +364,7 @@ impl World {
         if !controller.up {
             return;
         }
-        let now = self.now - controller.started_ms;
+        let now = local(controller.rate, self.now - controller.started_ms);
         let actions = controller.leader.step(&controller.ledger, now, event);
         for action in actions {
             match action {
@@ -412,10 +415,16 @@ impl World {
         self.pump_proposer(c);
     }
 
+    /// A command that nobody waits for.
+    pub(crate) fn vouch(&mut self, c: usize, command: v1::Command) {
+        self.controllers[c].proposer.own.push_back(command);
+        self.pump_proposer(c);
+    }
+
     fn pump_proposer(&mut self, c: usize) {
         loop {
             let most = if self.rng.permille(300) { 1 } else { 32 };
-            let now = self.now;
+            let (now, rate) = (self.now, self.controllers[c].rate);
             let proposer = &mut self.controllers[c].proposer;
             let Some((term, led_ms, since)) = proposer.serving else { return };
             let empty = proposer.own.is_empty() && proposer.queue.is_empty();
@@ -441,7 +450,7 @@ impl World {
                     break;
                 }
             }
-            let proposal = self.stamped(c, led_ms + (now - since), blobs, commands);
+            let proposal = self.stamped(c, led_ms + local(rate, now - since), blobs, commands);
             self.propose(c, term, proposal, waiters, false);
         }
     }

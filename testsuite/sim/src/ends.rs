@@ -130,7 +130,7 @@ impl World {
 
     /// The fence of every leased tree moves to h and its lease, never back.
     pub(crate) fn renew_leases(&mut self, n: usize, h_ms: u64) {
-        for (_, process) in &self.nodes[n].processes {
+        for process in self.nodes[n].processes.values() {
             let Some(found) = self.truth.processes.get_mut(*process) else { continue };
             if let (Some(lease), Some(fence)) = (found.lease_ms, &mut found.fence_ms) {
                 *fence = (*fence).max(h_ms + lease);

@@ -7,15 +7,34 @@ use std::collections::{BTreeMap, BTreeSet};
 /// One record; its position is the fact seq.
 #[derive(Clone, Debug)]
 pub(crate) enum Record {
-    Accepted { key: Key, order: u64, job: usize, boot: u64 },
-    Started { key: Key, fact: v1::StartFact },
+    Accepted {
+        key: Key,
+        order: u64,
+        job: usize,
+        boot: u64,
+        /// Its lease and the h with which it began.
+        fence_after: Option<(u64, u64)>,
+    },
+    Started {
+        key: Key,
+        fact: v1::StartFact,
+    },
     Exited,
-    Closed { key: Key, fact: v1::FinishFact },
-    Refused { fact: v1::RefusedFact },
+    Closed {
+        key: Key,
+        fact: v1::FinishFact,
+    },
+    Refused {
+        fact: v1::RefusedFact,
+    },
     Again(v1::Fact),
     Acked(u64),
     Order(u64),
     KillNoted,
+    Stopped {
+        key: Key,
+        stopped: bool,
+    },
 }
 
 /// An attempt that was accepted and not closed.
@@ -25,6 +44,7 @@ pub(crate) struct Live {
     /// The boot of its node in which it was accepted.
     pub boot: u64,
     pub started: Option<v1::StartFact>,
+    pub fence_after: Option<(u64, u64)>,
 }
 
 /// The journal after its newest record.
@@ -52,9 +72,9 @@ impl Journal {
         self.records += 1;
         let seq = self.records;
         match record {
-            Record::Accepted { key, order, job, boot } => {
+            Record::Accepted { key, order, job, boot, fence_after } => {
                 self.last_order = self.last_order.max(order);
-                self.live.insert(key, Live { job, boot, started: None });
+                self.live.insert(key, Live { job, boot, started: None, fence_after });
             }
             Record::Started { key, fact } => {
                 if let Some(live) = self.live.get_mut(&key) {
@@ -83,6 +103,15 @@ impl Journal {
             }
             Record::Acked(to) => self.acknowledge(to.min(self.last_fact)),
             Record::Order(order) => self.last_order = self.last_order.max(order),
+            Record::Stopped { key, stopped } => {
+                let (attempt, token) = (Some(key.attempt_ref()), Some(key.token()));
+                let kind = if stopped {
+                    fact::Kind::Suspended(v1::SuspendedFact { attempt, token, wall_ms: 0 })
+                } else {
+                    fact::Kind::Resumed(v1::ResumedFact { attempt, token, wall_ms: 0 })
+                };
+                self.fact(seq, kind);
+            }
             Record::Exited | Record::KillNoted => {}
         }
     }

@@ -47,7 +47,7 @@ pub(crate) struct Keeper {
     pub fails: u32,
     pub inbox: Vec<Event>,
     pub(crate) pending: Vec<Record>,
-    after: Vec<After>,
+    pub(crate) after: Vec<After>,
     syncing: bool,
     next_fact: u64,
     welcomed: bool,
@@ -105,6 +105,7 @@ impl World {
                 let key = Key::from_wire(o.attempt.as_ref(), o.token.as_ref());
                 self.order_suspend(n, o.order_id, key, false);
             }
+            Kind::Renew(renew) => self.renew_leases(n, renew.h_ms),
             Kind::Forget(o) => self.note_order(n, o.order_id),
             Kind::Ack(ack) => {
                 self.tell(&Happening::KeeperAcked { node: n, to: ack.to });
@@ -118,7 +119,7 @@ impl World {
                 }
             }
             Kind::Resend(resend) => self.nodes[n].keeper.next_fact = resend.from.max(1),
-            Kind::Stop(_) | Kind::Upgrade(_) | Kind::Renew(_) => {}
+            Kind::Stop(_) | Kind::Upgrade(_) => {}
         }
         self.keeper_turn(n);
     }
@@ -197,7 +198,7 @@ impl World {
         self.at(delay, Event::FromKeeper { node: n, epoch });
     }
 
-    fn note_order(&mut self, n: usize, order: u64) {
+    pub(crate) fn note_order(&mut self, n: usize, order: u64) {
         self.nodes[n].keeper.pending.push(Record::Order(order));
     }
 
@@ -223,7 +224,7 @@ impl World {
             self.nodes[n].keeper.pending.push(Record::Closed { key, fact });
             return;
         }
-        if let Some(failure) = self.refusal(n, key) {
+        if let Some(failure) = self.lease_refusal(n, run).or_else(|| self.refusal(n, key)) {
             let fact = RefusedFact {
                 attempt: Some(key.attempt_ref()),
                 token: Some(key.token()),
@@ -237,7 +238,8 @@ impl World {
         let boot = self.nodes[n].boot;
         let keeper = &mut self.nodes[n].keeper;
         keeper.tasks.insert(key, Stage::Spawning { kill: None });
-        keeper.pending.push(Record::Accepted { key, order: run.order_id, job, boot });
+        let fence_after = run.fence_after_ms.zip(run.h_ms);
+        keeper.pending.push(Record::Accepted { key, order: run.order_id, job, boot, fence_after });
         keeper.after.push(After::Spawn(key));
     }
 
@@ -292,6 +294,7 @@ impl World {
     fn give_birth(&mut self, n: usize, key: Key, job: usize) -> usize {
         let process = self.truth.processes.len();
         let ends_ms = self.plan.jobs[job].duration_ms.map(|duration| self.now + duration);
+        let lease = self.nodes[n].keeper.journal.live.get(&key).and_then(|live| live.fence_after);
         self.truth.processes.push(Process {
             key,
             node: n,
@@ -303,6 +306,9 @@ impl World {
             empty_ms: None,
             killed_for: KillCause::Unspecified,
             stopped_ms: None,
+            stopped_sum_ms: 0,
+            lease_ms: lease.map(|(lease, _)| lease),
+            fence_ms: lease.map(|(lease, h)| h + lease),
             rebooted: false,
             serial: 0,
         });
@@ -311,6 +317,12 @@ impl World {
         self.tell(&Happening::Spawned { process });
         if let Some(at) = ends_ms {
             self.queue.push(at, Event::MainEnds { process, serial: 0 });
+        }
+        if let Some(limit) = self.plan.jobs[job].limit_ms {
+            self.at(limit, Event::LimitReached { process });
+        }
+        if lease.is_some() {
+            self.at(0, Event::FenceReached { process });
         }
         process
     }
@@ -361,115 +373,18 @@ impl World {
     /// Its tree is empty: the finish may be told.
     pub(crate) fn keeper_closes(&mut self, n: usize, process: usize) {
         let found = &self.truth.processes[process];
-        let (key, killed_for) = (found.key, found.killed_for);
+        let (key, killed_for, found_job) = (found.key, found.killed_for, found.job);
         let Some((_, status)) = found.ended else { return };
         if self.nodes[n].keeper.tasks.get(&key) != Some(&Stage::Closing { process }) {
             return;
         }
         let mut fact = self.finish_of(n, key, finish_fact::End::WaitStatus(status));
         fact.set_killed_for(killed_for);
+        fact.out_of_memory = self.plan.jobs[found_job].oom && status == 9;
         let keeper = &mut self.nodes[n].keeper;
         keeper.tasks.remove(&key);
         keeper.pending.push(Record::Closed { key, fact });
         self.keeper_turn(n);
-    }
-
-    fn order_kill(&mut self, n: usize, order: &v1::KeeperKill) {
-        self.note_order(n, order.order_id);
-        let Some(key) = Key::from_wire(order.attempt.as_ref(), order.token.as_ref()) else {
-            return;
-        };
-        let cause = order.cause();
-        let keeper = &mut self.nodes[n].keeper;
-        match keeper.tasks.get_mut(&key) {
-            Some(Stage::Spawning { kill }) => {
-                kill.get_or_insert((cause, order.grace_ms));
-            }
-            Some(Stage::Running { .. }) => {
-                keeper.pending.push(Record::KillNoted);
-                keeper.after.push(After::Kill(key, cause, order.grace_ms));
-            }
-            Some(Stage::Closing { .. }) | None => {}
-        }
-    }
-
-    fn keeper_kills(&mut self, n: usize, key: Key, cause: KillCause, grace: u64) {
-        let Some(Stage::Running { process }) = self.nodes[n].keeper.tasks.get(&key).copied() else {
-            return;
-        };
-        let found = &self.truth.processes[process];
-        if !found.runs() {
-            return;
-        }
-        let job = &self.plan.jobs[found.job];
-        let (ignores, grace) = (job.ignores_term, if grace > 0 { grace } else { job.grace_ms });
-        let first = found.killed_for == KillCause::Unspecified;
-        self.trace.note(self.now, || format!("node {n} kills process {process} for {cause:?}"));
-        self.go_on(process);
-        let found = &mut self.truth.processes[process];
-        if first {
-            found.killed_for = cause;
-        }
-        if !ignores {
-            let delay = self.rng.skewed(200).min(grace);
-            self.at(delay, Event::Signalled { process, signal: 15 });
-        }
-        self.at(grace, Event::Signalled { process, signal: 9 });
-    }
-
-    fn order_suspend(&mut self, n: usize, order: u64, key: Option<Key>, suspend: bool) {
-        self.note_order(n, order);
-        let Some(key) = key else { return };
-        let Some(Stage::Running { process }) = self.nodes[n].keeper.tasks.get(&key).copied() else {
-            return;
-        };
-        let found = &mut self.truth.processes[process];
-        if !found.runs() || found.killed_for != KillCause::Unspecified {
-            return;
-        }
-        if suspend && found.stopped_ms.is_none() {
-            found.stopped_ms = Some(self.now);
-            found.serial += 1;
-        } else if !suspend {
-            self.go_on(process);
-        }
-    }
-
-    /// SIGCONT: its own end moves by the time it stood still.
-    fn go_on(&mut self, process: usize) {
-        let found = &mut self.truth.processes[process];
-        let Some(since) = found.stopped_ms.take() else { return };
-        found.serial += 1;
-        let serial = found.serial;
-        if let Some(ends) = &mut found.ends_ms {
-            *ends += self.now - since;
-            let at = *ends;
-            self.queue.push(at, Event::MainEnds { process, serial });
-        }
-    }
-
-    pub(crate) fn main_ends(&mut self, process: usize, status: u32) {
-        let found = &mut self.truth.processes[process];
-        if !found.runs() {
-            return;
-        }
-        found.ended = Some((self.now, status));
-        let (n, linger) = (found.node, self.plan.jobs[found.job].linger_ms);
-        self.trace.note(self.now, || format!("process {process} ends with {status:#x}"));
-        let life = self.nodes[n].keeper.life;
-        self.at(0, Event::Reaped { node: n, life, process });
-        self.at(linger, Event::TreeEmpty { process });
-    }
-
-    pub(crate) fn tree_empty(&mut self, process: usize) {
-        let found = &mut self.truth.processes[process];
-        if !found.lives() {
-            return;
-        }
-        found.empty_ms = Some(self.now);
-        let n = found.node;
-        let life = self.nodes[n].keeper.life;
-        self.at(1, Event::Emptied { node: n, life, process });
     }
 
     fn phases(&self, n: usize) -> impl Iterator<Item = (Key, Phase)> {
@@ -519,7 +434,7 @@ impl World {
         let digest: Digest = self.phases(n).map(|(key, phase)| (key.attempt, phase)).collect();
         KeeperPong {
             nonce,
-            boottime_ms: self.now,
+            boottime_ms: self.boot_clock(n),
             digest: digest.value(),
             last_seq: keeper.journal.last_fact,
             last_order: keeper.journal.last_order,

@@ -13,6 +13,7 @@ mod chaos;
 mod client;
 mod command;
 mod controller;
+mod ends;
 mod invariants;
 mod journal;
 mod keeper;

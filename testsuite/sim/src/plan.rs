@@ -3,7 +3,7 @@
 
 use crate::rng::Rng;
 use crate::trim::Trim;
-use proto::v1::{OnDisconnect, Policy};
+use proto::v1::{ExitKind, OnDisconnect, Policy};
 
 /// A kind of trouble.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -100,10 +100,36 @@ pub(crate) struct JobPlan {
     pub suspend_ms: Option<u64>,
     pub hold: bool,
     pub priority: i32,
+    /// Its own ends may cost so many further attempts.
+    pub retries: u32,
+    pub retry_on: Vec<ExitKind>,
+    pub fence_after_ms: Option<u64>,
+    pub fence_proof: bool,
+    pub limit_ms: Option<u64>,
+    /// The kernel ends it for memory.
+    pub oom: bool,
+    /// Its owner presses cancel so often.
+    pub presses: u64,
+    pub reprioritise: bool,
 }
 
 /// Jobs of one run at most: what matters are interleavings, not numbers.
 pub(crate) const JOBS_MAX: u64 = 80;
+
+/// Nodes of a run that is about many at once.
+const STORM_NODES: usize = 40;
+
+/// What may be tried again.
+const RETRY_ON: [ExitKind; 8] = [
+    ExitKind::ExitCode,
+    ExitKind::Signal,
+    ExitKind::StartFailed,
+    ExitKind::AgentDied,
+    ExitKind::Lost,
+    ExitKind::NodeRebooted,
+    ExitKind::Vanished,
+    ExitKind::UnknownStatus,
+];
 
 impl Plan {
     pub fn draw(rng: &mut Rng, trim: &Trim) -> Plan {
@@ -119,6 +145,7 @@ impl Plan {
             } else {
                 OnDisconnect::Exit.into()
             },
+            fence_after_ms: timeout + rng.range(1_000, 30_000),
             ..Policy::default()
         };
         let first = rng.range(20_000, 100_000 + timeout * 3);
@@ -128,7 +155,8 @@ impl Plan {
         let faults = (0..on).filter_map(|_| rng.pick(&FAULTS)).collect();
         let mut plan = Plan {
             controllers: if rng.permille(500) { 1 } else { 3 },
-            nodes: rng.range(1, 4) as usize,
+            // Now and then very many come back at once.
+            nodes: if rng.permille(10) { STORM_NODES } else { rng.range(1, 4) as usize },
             cpus: rng.range(2, 8) as u32,
             policy,
             beat_ms,
@@ -161,6 +189,14 @@ impl Plan {
             2 => (rng.range(1, 255) as u32) << 8,
             _ => rng.range(1, 11) as u32,
         };
+        let oom = rng.permille(50);
+        let status = if oom { 9 } else { status };
+        let retries = if rng.permille(350) { rng.range(1, 3) as u32 } else { 0 };
+        let retry_on = if rng.permille(300) {
+            Vec::new()
+        } else {
+            (0..rng.range(1, 5)).filter_map(|_| rng.pick(&RETRY_ON)).collect()
+        };
         let cancel_ms = (ever || rng.permille(200)).then(|| submit_ms + rng.skewed(30_000));
         JobPlan {
             submit_ms,
@@ -180,6 +216,16 @@ impl Plan {
             suspend_ms: rng.permille(120).then(|| submit_ms + rng.skewed(10_000)),
             hold: rng.permille(50),
             priority: rng.below(3) as i32 - 1,
+            retries,
+            retry_on,
+            fence_after_ms: rng
+                .permille(400)
+                .then(|| self.policy.heartbeat_timeout_ms + rng.range(1, 20_000)),
+            fence_proof: rng.permille(300),
+            limit_ms: rng.permille(100).then(|| rng.range(50, 20_000)),
+            oom,
+            presses: if rng.permille(100) { 10 } else { rng.range(1, 3) },
+            reprioritise: rng.permille(100),
         }
     }
 
@@ -214,7 +260,12 @@ impl Plan {
             .enumerate()
             .filter(|(job, _)| self.trim.wants_job(*job))
             .map(|(_, job)| job)
-            .map(|job| job.duration_ms.unwrap_or(0) + job.grace_ms + job.linger_ms + 5_000)
+            .map(|job| {
+                let once = job.duration_ms.unwrap_or(0) + job.grace_ms + job.linger_ms + 5_000;
+                let fence = job.fence_after_ms.unwrap_or(self.policy.fence_after_ms);
+                let again = u64::from(job.retries);
+                once * (1 + again) + again * (fence + 10_000)
+            })
             .sum();
         2 * self.rejoin_ms()
             + self.lag_ms()

@@ -45,6 +45,11 @@ pub(crate) struct Process {
     /// Its main process was alive when it was signalled for this.
     pub killed_for: KillCause,
     pub stopped_ms: Option<u64>,
+    /// How long it stood still before that.
+    pub stopped_sum_ms: u64,
+    pub lease_ms: Option<u64>,
+    /// By its keeper's clock: where it ends, unless its lease is renewed.
+    pub fence_ms: Option<u64>,
     /// Its node went down with it: nobody saw its end.
     pub rebooted: bool,
     /// Of its newest timer; older ones are void.

@@ -49,6 +49,8 @@ pub(crate) enum Event {
     KeeperSync { node: usize, life: u64 },
     Spawn { node: usize, life: u64, key: Key },
     MainEnds { process: usize, serial: u64 },
+    LimitReached { process: usize },
+    FenceReached { process: usize },
     Signalled { process: usize, signal: u32 },
     Reaped { node: usize, life: u64, process: usize },
     TreeEmpty { process: usize },
@@ -171,6 +173,19 @@ pub fn run_case(case: &Case, tracing: Tracing) -> Report {
     }
 }
 
+/// What a clock of that rate shows of a stretch of real time: off by so many in 10,000.
+pub(crate) fn local(rate: i64, real_ms: u64) -> u64 {
+    real_ms.saturating_add_signed((real_ms as i64).saturating_mul(rate) / 10_000)
+}
+
+/// The real stretch after which a clock of that rate shows this one, rounded up.
+pub(crate) fn real(rate: i64, local_ms: u64) -> u64 {
+    (local_ms.saturating_mul(10_000) / 10_000_u64.saturating_add_signed(rate)).saturating_add(1)
+}
+
+/// Clocks are off by less than this, in 10,000: two of them by less than 1 % (design 3).
+const RATE_MAX: u64 = 45;
+
 impl World {
     fn new(case: &Case, tracing: Tracing) -> World {
         let seed = case.seed;
@@ -200,6 +215,13 @@ impl World {
             plan,
             rng,
         };
+        let rate = |rng: &mut Rng| rng.below(2 * RATE_MAX) as i64 - RATE_MAX as i64;
+        for n in 0..world.nodes.len() {
+            world.nodes[n].rate = rate(&mut world.rng);
+        }
+        for c in 0..world.controllers.len() {
+            world.controllers[c].rate = rate(&mut world.rng);
+        }
         world.begin_all();
         world
     }
@@ -435,6 +457,8 @@ impl World {
                     self.main_ends(process, status);
                 }
             }
+            Event::LimitReached { process } => self.limit_reached(process),
+            Event::FenceReached { process } => self.fence_reached(process),
             Event::Signalled { process, signal } => self.main_ends(process, signal),
             Event::Reaped { node, process, .. } => self.reaped(node, process),
             Event::TreeEmpty { process } => self.tree_empty(process),

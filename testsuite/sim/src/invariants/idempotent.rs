@@ -3,7 +3,7 @@
 use super::{Check, Happening, Property, Step};
 use crate::client::Wish;
 use crate::world::World;
-use docket_core::ledger::{CancelVerdict, Outcome};
+use docket_core::ledger::{CancelVerdict, Outcome, order_id};
 use proto::v1::command;
 use std::collections::BTreeMap;
 
@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 pub(super) struct Idempotent {
     /// By request id: the job it made.
     made: BTreeMap<String, u64>,
+    /// By request id: the order of the edit that it made.
+    edited: BTreeMap<String, proto::OrderId>,
     /// By job: the order that its first cancel gave.
     cancelled: BTreeMap<u64, proto::OrderId>,
 }
@@ -34,6 +36,7 @@ impl Property for Idempotent {
                 return Err(format!("request {id} made job {first} and job {job} ({repeated})"));
             }
         }
+        self.edits(step)?;
         for job in step.changed() {
             let Some(cancel) = job.cancel() else { continue };
             let first = *self.cancelled.entry(job.id().0).or_insert(cancel.order);
@@ -72,5 +75,25 @@ impl Property for Idempotent {
         } else {
             Err(format!("{asked:?} was answered {first:?}, then {outcome:?}"))
         }
+    }
+}
+
+impl Idempotent {
+    /// A suspend or resume that was carried out is not carried out again.
+    fn edits(&mut self, step: &Step<'_>) -> Check {
+        let commands = step.entry.proposal.commands.iter().zip(&step.applied.outcomes);
+        for (ordinal, (command, outcome)) in (0..).zip(commands) {
+            let Some(command::Kind::Suspend(edit)) = &command.kind else { continue };
+            let Outcome::Edited(results) = outcome else { continue };
+            let (order, request) = (order_id(step.entry.index, ordinal), &edit.request_id);
+            for result in results.iter().filter(|result| result.result.is_ok()) {
+                let first = *self.edited.entry(request.clone()).or_insert(order);
+                let now = step.ledger.job(result.job).and_then(|job| job.suspend());
+                if first != order && now.is_some_and(|intent| intent.order == order) {
+                    return Err(format!("request {request} has an effect a second time"));
+                }
+            }
+        }
+        Ok(())
     }
 }

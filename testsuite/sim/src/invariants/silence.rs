@@ -11,6 +11,9 @@ const LATE_MS: u64 = 2_000;
 /// What a stall of the leader may add to a silence, ms (design 3).
 const STALL_COUNTS_MS: u64 = 2_000;
 
+/// Clocks differ by less than one in so many (design 3, Fences).
+const DRIFT: u64 = 50;
+
 #[derive(Default)]
 pub(super) struct Silence;
 
@@ -33,7 +36,7 @@ impl Property for Silence {
         let (stalled, times) = world.truth.stalled_since(*controller, since);
         // Each of its own stalls counts as little (design 3).
         let age = (world.now - since).saturating_sub(stalled) + times * STALL_COUNTS_MS;
-        if age + 2 * TICK_MS < world.plan.patience_ms() {
+        if age + age / DRIFT + 2 * TICK_MS < world.plan.patience_ms() {
             return Err(format!("{} is declared silent after {age} ms", down.agent_id));
         }
         Ok(())
@@ -47,7 +50,8 @@ impl Property for Silence {
         if leader.frozen || !leader.up || world.truth.stalled_ms > world.now {
             return Ok(());
         }
-        let slack = 4 * TICK_MS + 4 * world.plan.commit_max_ms + 200;
+        let slack =
+            world.plan.patience_ms() / DRIFT + 4 * TICK_MS + 4 * world.plan.commit_max_ms + 200;
         for agent in ledger.agents() {
             let word = world.truth.words.get(&**agent.id()).map_or(0, |word| word.any_ms);
             let last = word.max(reign.begun_ms).max(world.truth.stalled_ms);

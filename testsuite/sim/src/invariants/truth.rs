@@ -111,7 +111,12 @@ fn fits(
             _ if status.is_some() => say("a code was invented"),
             _ => Ok(()),
         },
-        ExitReason::ExitCode | ExitReason::Signal | ExitReason::Cancelled { .. } => {
+        ExitReason::ExitCode
+        | ExitReason::Signal
+        | ExitReason::Cancelled { .. }
+        | ExitReason::TimeLimit
+        | ExitReason::OutOfMemory
+        | ExitReason::LeaseOver => {
             let Some(process) = process else { return say("it never ran") };
             let Some((_, real)) = process.ended else { return say("it still runs") };
             if process.lives() {
@@ -121,8 +126,19 @@ fn fits(
                 return Err(format!("its real status is {real:#x}"));
             }
             let cancelled = process.killed_for == KillCause::Cancel;
-            if cancelled != matches!(reason, ExitReason::Cancelled { .. }) {
+            let job = &world.plan.jobs[process.job];
+            let killed = match reason {
+                ExitReason::Cancelled { .. } => cancelled,
+                ExitReason::TimeLimit => process.killed_for == KillCause::TimeLimit,
+                ExitReason::LeaseOver => process.killed_for == KillCause::Lease,
+                ExitReason::OutOfMemory => job.oom && real == 9,
+                _ => matches!(process.killed_for, KillCause::Unspecified | KillCause::Fenced),
+            };
+            if !killed {
                 return say("the reason is not that of its signal");
+            }
+            if !matches!(reason, ExitReason::ExitCode | ExitReason::Signal) {
+                return Ok(());
             }
             let code = matches!(WaitEnd::decode(real), Some(WaitEnd::Code(_)));
             if !cancelled && code != matches!(reason, ExitReason::ExitCode) {

@@ -86,7 +86,8 @@ impl Property for UnknownTime {
         }
         let (timeout, ttl) =
             (world.plan.policy.heartbeat_timeout_ms, world.plan.policy.transient_job_timeout_ms);
-        let led = reign.led_ms + (world.now - reign.begun_ms);
+        let passed = world.now - reign.begun_ms;
+        let led = reign.led_ms + passed - passed / DRIFT;
         let slack = 4 * world.plan.commit_max_ms + 1_000;
         for (id, since) in &self.since {
             let early = led < self.term_led_ms + timeout;
