@@ -69,6 +69,14 @@ mutants! {
     40 FactsBeforeManifest "a manifest is judged without the facts it rests on",
     41 HeldStarts "a held job is started",
     42 LateForgotten "the real end of a task that was settled without it is not kept",
+    43 UnknownFinishDropped "a fact of a job that is not known yet is dropped",
+    44 RegistryNotDrained "the registry is not drained when its job comes",
+    45 RegistryDrainedTwice "what is drained stays in the registry",
+    46 RegistryLostInImage "an image lacks the registry",
+    47 OrphansDeleted "what waits too long in the registry is deleted",
+    48 RetryWithoutProof "a retry does not wait until the old attempt is dead",
+    49 EditRepeated "a suspend or resume that comes twice is carried out twice",
+    50 CancelKeepsRetrying "a cancelled attempt is tried again",
 }
 
 impl Mutant {

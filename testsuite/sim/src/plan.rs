@@ -145,6 +145,8 @@ impl Plan {
             } else {
                 OnDisconnect::Exit.into()
             },
+            // Short, so that what waits expires within a run.
+            unknown_finish_ttl_ms: 1_000 + rng.skewed(60_000),
             fence_after_ms: timeout + rng.range(1_000, 30_000),
             ..Policy::default()
         };

@@ -7,6 +7,7 @@ use super::exit::trim_failure;
 use super::facts::STDERR_TAIL_MAX;
 use super::state::Started;
 use prost::Message as _;
+use proto::mutants::Mutant;
 use proto::{AttemptId, JobId, v1, v1::fact};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -251,7 +252,7 @@ impl Registry {
     pub fn expire_oldest(&mut self) {
         let Some(number) = self.waiting.first().copied() else { return };
         let Some(entry) = self.entries.get_mut(&number) else { return };
-        match entry.key().filter(|_| entry.spent()) {
+        match entry.key().filter(|_| entry.spent() || Mutant::OrphansDeleted.active()) {
             Some(key) => {
                 self.remove(&key);
             }

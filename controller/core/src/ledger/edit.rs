@@ -9,6 +9,7 @@ use super::memory::{Edit, Verb};
 use super::outcome::{EditResult, Outcome, Rejection};
 use super::state::{Kind, State};
 use super::submit::PRIORITY;
+use proto::mutants::Mutant;
 use proto::{JobId, v1};
 use std::sync::Arc;
 
@@ -88,7 +89,7 @@ impl Ledger {
                 false => Ok(false),
             };
         };
-        match edits.recall(asker) {
+        match edits.recall(asker).filter(|_| !Mutant::EditRepeated.active()) {
             Some(known) if (known.verb, known.value) == (verb, value) => Ok(true),
             Some(_) => Err(Rejection::KeyReused { first: id }),
             None => edits.judge_age(&asker.request, self.wall_ms).map(|()| false),

@@ -209,7 +209,7 @@ impl Ledger {
 
     /// Puts a fact into the registry; a text says which of its limits is reached.
     fn defer(&mut self, by: &Reporter, about: &About, fact: &v1::Fact) -> Option<String> {
-        if about.word == Word::Stopped {
+        if about.word == Word::Stopped || Mutant::UnknownFinishDropped.active() {
             self.counters.unknown_attempt += 1;
             return None;
         }
@@ -238,6 +238,9 @@ impl Ledger {
     /// they are now may be what it waited for, or make sure that this never comes.
     pub(super) fn drain(&mut self) {
         while let Some(id) = self.drainable.pop_first() {
+            if Mutant::RegistryNotDrained.active() {
+                continue;
+            }
             for key in self.deferred.of_job(id) {
                 let Some(entry) = self.deferred.get(&key).cloned() else { continue };
                 let Some(about) = About::of(&entry.fact) else { continue };
@@ -250,7 +253,11 @@ impl Ledger {
     }
 
     fn drain_one(&mut self, key: &Key, about: &About, target: Target) {
-        let Some(entry) = self.deferred.remove(key) else { return };
+        let taken = match Mutant::RegistryDrainedTwice.active() {
+            true => self.deferred.get(key).cloned(),
+            false => self.deferred.remove(key),
+        };
+        let Some(entry) = taken else { return };
         if matches!(target, Target::Ours(_) | Target::Adopt(_)) {
             self.counters.drained += 1;
             self.counters.orphans_drained += u64::from(entry.orphan);

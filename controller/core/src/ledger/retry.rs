@@ -10,6 +10,7 @@ use super::settle::Told;
 use super::state::{Fence, Kind, State};
 use crate::words;
 use proto::JobId;
+use proto::mutants::Mutant;
 use proto::v1::{self, ExitKind};
 use std::sync::Arc;
 
@@ -48,7 +49,8 @@ impl Job {
     /// Whether an end of that kind opens another attempt. A cancel intent ends the policy.
     pub(crate) fn tries_again(&self, kind: ExitKind) -> bool {
         let left = self.retried < self.retries();
-        left && self.cancel().is_none() && retries_on(self.spec(), kind)
+        let goes_on = self.cancel().is_none() || Mutant::CancelKeepsRetrying.active();
+        left && goes_on && retries_on(self.spec(), kind)
     }
 }
 
@@ -114,7 +116,7 @@ impl Ledger {
     fn dead(&self, id: JobId, reason: &ExitReason, told: &Told) -> bool {
         let grant = self.job(id).and_then(|job| job.state.live_grant());
         let rebooted = grant.is_some_and(|grant| self.rebooted_since(grant));
-        told.gone || !reason.without_word() || rebooted
+        told.gone || Mutant::RetryWithoutProof.active() || !reason.without_word() || rebooted
     }
 
     fn close(&mut self, id: JobId, to: Kind, reason: &ExitReason, told: &Told, who: Who) {

@@ -15,6 +15,8 @@ pub(super) struct Idempotent {
     edited: BTreeMap<String, proto::OrderId>,
     /// By job: the order that its first cancel gave.
     cancelled: BTreeMap<u64, proto::OrderId>,
+    /// By job: the attempt that was cancelled.
+    attempts: BTreeMap<u64, u32>,
 }
 
 impl Property for Idempotent {
@@ -39,6 +41,11 @@ impl Property for Idempotent {
         self.edits(step)?;
         for job in step.changed() {
             let Some(cancel) = job.cancel() else { continue };
+            // Its intent ends the retries (design 3): the attempt it was asked of stays the last.
+            let attempt = *self.attempts.entry(job.id().0).or_insert(job.attempt());
+            if attempt != job.attempt() {
+                return Err(format!("job {} was cancelled and is tried again", job.id()));
+            }
             let first = *self.cancelled.entry(job.id().0).or_insert(cancel.order);
             if first != cancel.order {
                 let (id, now) = (job.id(), cancel.order);

@@ -10,6 +10,7 @@ mod idempotent;
 mod one_attempt;
 mod orders;
 mod orphans;
+mod registry;
 mod replicas;
 mod resources;
 mod served;
@@ -47,6 +48,7 @@ pub const TABLE: &[Row] = &[
     row("truth", "P3: reason and code are those of the real process", "truth.rs"),
     row("death", "P3: agent-died only of the dead, and then within a second", "death.rs"),
     row("finish", "P4: no finish is dropped, an acknowledgement means applied", "finish.rs"),
+    row("registry", "P4: facts ahead of their job wait for it and are not lost", "registry.rs"),
     row("absorbing", "P5: a terminal state never changes", "absorbing.rs"),
     row("one-attempt", "P6: one live attempt, and none runs twice", "one_attempt.rs"),
     row("orphans", "P7: nothing of a terminal job lives on", "orphans.rs"),
@@ -158,6 +160,7 @@ impl Invariants {
                 Box::<served::Served>::default(),
                 Box::<convergence::Convergence>::default(),
                 Box::<replicas::Replicas>::default(),
+                Box::<registry::Registry>::default(),
             ],
         }
     }
