@@ -45,7 +45,6 @@ mutants! {
     16 TermKeepsRunning "the first entry of a term leaves tasks as they were",
     17 StoppedClaimedRunning "a manifest's suspended task is claimed as running",
     18 DigestOutOfOrder "digests are compared though they describe different points",
-    19 DigestIgnored "digests are never compared",
     20 OrderBeforeDurable "an order to run leaves before its assignment is durable",
     21 LostJournalResent "what a lost journal had is sent again",
     22 DispatchedDied "what nobody heard to start ends as agent-died",

@@ -87,7 +87,7 @@ pub(super) fn take(
 }
 
 fn wants_manifest(session: &mut Session, ledger: &Ledger, beat: &Heartbeat) -> bool {
-    if !beat.keeper_answers || Mutant::DigestIgnored.active() {
+    if !beat.keeper_answers {
         return false;
     }
     if session.manifest.pending() {
