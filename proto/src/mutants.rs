@@ -76,6 +76,9 @@ mutants! {
     48 RetryWithoutProof "a retry does not wait until the old attempt is dead",
     49 EditRepeated "a suspend or resume that comes twice is carried out twice",
     50 CancelKeepsRetrying "a cancelled attempt is tried again",
+    51 LeaseFromReceipt "a lease is counted from when its renewal is read",
+    52 DeposedRenews "a heartbeat is echoed without asking a quorum",
+    53 LeaseForgotten "a new leader takes leases for over that it has not renewed",
 }
 
 impl Mutant {

@@ -60,6 +60,7 @@ impl World {
             }
             Fault::WallJump => self.jump(n, c),
             Fault::StallOverCut => self.stall_over_cut(n),
+            Fault::LateEcho => self.at(0, Event::LateEcho { node: n, step: 0 }),
             Fault::CommitStall => {
                 let stall = self.rng.skewed(12_000);
                 self.log.busy_until_ms = self.log.busy_until_ms.max(self.now + stall);
@@ -70,7 +71,7 @@ impl World {
     }
 
     fn strike_controller(&mut self, fault: Fault, any: usize) {
-        let leader = self.log.leader;
+        let (leader, patience) = (self.log.leader, self.plan.patience_ms());
         let c = if fault == Fault::FollowerCrash { any } else { leader.unwrap_or(any) };
         match fault {
             Fault::LeaderCrash | Fault::FollowerCrash => {
@@ -92,7 +93,11 @@ impl World {
             Fault::LeaderIsolated => {
                 self.isolated.insert(c);
                 self.raft_loses(c);
-                let delay = self.rng.skewed(20_000);
+                // Now and then longer than what it must not renew.
+                let policy = &self.plan.policy;
+                let long = patience + policy.transient_job_timeout_ms + 2 * policy.fence_after_ms;
+                let most = if self.rng.permille(300) { long } else { 20_000 };
+                let delay = self.rng.skewed(most);
                 self.at(delay, Event::Rejoined { controller: c });
             }
             Fault::ApplyStall => {
@@ -116,6 +121,31 @@ impl World {
         self.at(begins, Event::LinkCut { node: n, controller: 0, for_ms: lasts });
         let thaws = begins + lasts + self.rng.below(1_500);
         self.at(thaws, Event::ControllerThaw { controller: 0 });
+    }
+
+    /// Answers are held back, then nothing goes up any more, then the old answers arrive: what is
+    /// counted from their receipt is counted wrong.
+    pub(crate) fn late_echo(&mut self, n: usize, step: u8) {
+        if self.truth.calm_ms.is_some() {
+            return;
+        }
+        let plan = &self.plan;
+        let first = plan.beat_ms + 2 * plan.net_max_ms;
+        let policy = &plan.policy;
+        let lasts = policy.fence_after_ms + policy.transient_job_timeout_ms;
+        let lasts = lasts + plan.patience_ms() + 20_000;
+        let most = plan.patience_ms().saturating_sub(2 * first);
+        match step {
+            0 if most <= 3_000 => {}
+            0 | 1 => {
+                for c in 0..self.controllers.len() {
+                    self.cut(n, c, step == 1, true, lasts);
+                }
+                let next = if step == 0 { first } else { self.rng.range(3_000, most) };
+                self.at(next, Event::LateEcho { node: n, step: step + 1 });
+            }
+            _ => (0..self.controllers.len()).for_each(|c| self.down_heals(n, c)),
+        }
     }
 
     fn freeze_controller(&mut self, c: usize) {

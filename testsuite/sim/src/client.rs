@@ -5,7 +5,7 @@ use crate::invariants::Happening;
 use crate::plan::Plan;
 use crate::rng::Rng;
 use crate::world::{Event, World};
-use docket_core::ledger::{Outcome, Rejection};
+use docket_core::ledger::{EditResult, Outcome, Rejection};
 use prost::Message as _;
 use proto::v1::{self, command::Kind};
 use std::collections::BTreeMap;
@@ -175,6 +175,18 @@ impl World {
         wanted.hold || wanted.duration_ms.is_none() || wanted.suspend_ms.is_some()
     }
 
+    /// A suspend that was refused at first may hit when it comes again, after its resume was refused
+    /// too: whoever stops a job lets it go on.
+    fn resume_again(&mut self, asked: &Op, outcome: &Outcome) {
+        let hit = |results: &[EditResult]| results.iter().any(|result| result.result.is_ok());
+        let stopped = asked.wish == Wish::Suspend
+            && matches!(outcome, Outcome::Edited(results) if hit(results));
+        let resumed = |op: &Op| op.wish == Wish::Resume && op.job == asked.job && op.over;
+        if stopped && self.client.ops.iter().any(resumed) {
+            self.wish(Wish::Resume, asked.job, self.now + 1_000, u64::MAX);
+        }
+    }
+
     /// Nobody has let these go on so far: nothing is to stand still for ever.
     pub(crate) fn resume_rest(&mut self) {
         // Not before the ledger has had to see that they stand still.
@@ -319,6 +331,7 @@ impl World {
         {
             self.truth.acked.entry(asked.job).or_insert(job.0);
         }
+        self.resume_again(&asked, &outcome);
         let known = &mut self.client.ops[op];
         known.over = true;
         let expired = matches!(outcome, Outcome::Rejected(Rejection::RequestExpired));

@@ -4,6 +4,7 @@ use crate::journal::Record;
 use crate::keeper::{After, Stage};
 use crate::process::Key;
 use crate::world::{Event, World};
+use proto::mutants::Mutant;
 use proto::v1::{self, KillCause, StartFailure};
 
 /// A limit that nobody could enforce is looked at again after this, ms.
@@ -130,6 +131,8 @@ impl World {
 
     /// The fence of every leased tree moves to h and its lease, never back.
     pub(crate) fn renew_leases(&mut self, n: usize, h_ms: u64) {
+        let now_ms = self.boot_clock(n);
+        let h_ms = if Mutant::LeaseFromReceipt.active() { now_ms } else { h_ms };
         for process in self.nodes[n].processes.values() {
             let Some(found) = self.truth.processes.get_mut(*process) else { continue };
             if let (Some(lease), Some(fence)) = (found.lease_ms, &mut found.fence_ms) {

@@ -84,6 +84,9 @@ pub const ROWS: &[Row] = &[
     row(Mutant::RetryWithoutProof, &["one-attempt"], 300, 4),
     row(Mutant::EditRepeated, &["idempotent"], 1_000, 203),
     row(Mutant::CancelKeepsRetrying, &["idempotent", "truth"], 300, 50),
+    row(Mutant::LeaseFromReceipt, &["one-attempt"], 3_000, 0),
+    row(Mutant::DeposedRenews, &["one-attempt"], 3_000, 0),
+    row(Mutant::LeaseForgotten, &["one-attempt"], 1_000, 0),
 ];
 
 /// Tries seeds until the bug is caught; `None` if it survives its bound.

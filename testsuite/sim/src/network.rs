@@ -59,6 +59,8 @@ pub(crate) struct Link {
     pub down_cut: bool,
     /// Since when nothing comes up, if so.
     pub silent_ms: Option<u64>,
+    /// A kernel gives its connections up for certain, if it is long.
+    pub resets: bool,
     /// Of the newest cut; an older one's heal is void.
     pub serial: u64,
 }
@@ -284,6 +286,27 @@ impl World {
         self.at(for_ms, Event::LinkHeals { node: n, controller: c, serial });
     }
 
+    /// Only the way down is open again: what was held back on it arrives, late.
+    pub(crate) fn down_heals(&mut self, n: usize, c: usize) {
+        if !std::mem::take(&mut self.links[n][c].down_cut) {
+            return;
+        }
+        self.trace.note(self.now, || format!("n{n} c{c} heals downwards"));
+        let held: Vec<(u64, u32)> = self
+            .conns
+            .iter_mut()
+            .map(|(id, conn)| (*id, conn))
+            .filter(|(_, conn)| conn.node == n && conn.controller == c)
+            .map(|(id, conn)| (id, std::mem::take(&mut conn.held_down)))
+            .collect();
+        for (id, held) in held {
+            for _ in 0..held {
+                let delay = self.latency();
+                self.at(delay, Event::Down { conn: id });
+            }
+        }
+    }
+
     /// What was held back goes on, late; unless a kernel gave the connection up meanwhile.
     pub(crate) fn link_heals(&mut self, n: usize, c: usize, serial: u64) {
         let link = &mut self.links[n][c];
@@ -292,6 +315,7 @@ impl World {
         }
         let old = self.plan.old_word_ms();
         let long = link.silent_ms.is_some_and(|since| self.now - since > old);
+        let certain = link.resets;
         *link = Link { serial, ..Link::default() };
         self.trace.note(self.now, || format!("n{n} c{c} heals"));
         let ids: Vec<u64> = self
@@ -301,8 +325,8 @@ impl World {
             .map(|(id, _)| *id)
             .collect();
         for id in ids {
-            let given_up = long && self.rng.permille(400);
-            let reset = self.rng.permille(500);
+            let given_up = long && (self.rng.permille(400) || certain);
+            let reset = self.rng.permille(500) || certain;
             let Some(conn) = self.conns.get_mut(&id) else { continue };
             let (up, down) =
                 (std::mem::take(&mut conn.held_up), std::mem::take(&mut conn.held_down));

@@ -31,10 +31,11 @@ pub(crate) enum Fault {
     ApplyStall,
     WallJump,
     StallOverCut,
+    LateEcho,
 }
 
 /// Every kind.
-pub(crate) const FAULTS: [Fault; 23] = [
+pub(crate) const FAULTS: [Fault; 24] = [
     Fault::AgentKill,
     Fault::AgentStop,
     Fault::AgentFreeze,
@@ -58,6 +59,7 @@ pub(crate) const FAULTS: [Fault; 23] = [
     Fault::ApplyStall,
     Fault::WallJump,
     Fault::StallOverCut,
+    Fault::LateEcho,
 ];
 
 /// One run.

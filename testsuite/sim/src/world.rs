@@ -33,6 +33,7 @@ pub(crate) enum Event {
     Reset { conn: u64 },
     LinkHeals { node: usize, controller: usize, serial: u64 },
     LinkCut { node: usize, controller: usize, for_ms: u64 },
+    LateEcho { node: usize, step: u8 },
     Dialled { node: usize, life: u64, no: SessionNo, controller: usize },
     DialFailed { node: usize, life: u64, no: SessionNo },
     AgentStart { node: usize },
@@ -391,8 +392,10 @@ impl World {
             Event::LinkCut { node, controller, for_ms } => {
                 if self.truth.calm_ms.is_none() {
                     self.cut(node, controller, true, true, for_ms);
+                    self.links[node][controller].resets = true;
                 }
             }
+            Event::LateEcho { node, step } => self.late_echo(node, step),
             Event::LeaderTick { controller, .. } => self.leader_tick(controller),
             Event::Apply { controller, .. } => self.apply_next(controller),
             Event::Commit { .. } => self.commit(),

@@ -37,7 +37,7 @@ pub(super) fn opened(reign: &mut Reign, turn: &mut Turn<'_>, id: SessionId, join
         return turn.send_away(id, Refusal { reason, fatal: false });
     }
     liveness::joins(reign, turn, &join);
-    reign.newcomers.insert(id, Newcomer::new(join));
+    reign.newcomers.insert(id, Newcomer::new(join, turn.now));
     if reign.begun.is_some() || Mutant::ClaimBeforeTerm.active() {
         proceed(reign, turn, id);
     }
@@ -162,7 +162,7 @@ pub(super) fn early(reign: &mut Reign, turn: &mut Turn<'_>, id: SessionId, messa
     if matches!(newcomer.stage, Stage::Queued | Stage::Joining { .. }) {
         liveness::knocked(&mut reign.lives, &newcomer.join);
     }
-    if !newcomer.keep(message) {
+    if !newcomer.keep(message, turn.now) {
         let what = format!(
             "more than {BACKLOG_MAX} messages or {BACKLOG_MAX_BYTES} bytes before the Welcome"
         );
@@ -220,7 +220,7 @@ fn orphaned(reign: &mut Reign, turn: &mut Turn<'_>, join: &Join) {
 
 fn welcome(reign: &mut Reign, turn: &mut Turn<'_>, id: SessionId) {
     let Some(newcomer) = reign.newcomers.remove(&id) else { return };
-    let Newcomer { join, backlog, .. } = newcomer;
+    let Newcomer { join, backlog, heard_ms, .. } = newcomer;
     let session = Session::new(id, reign.term, join.clone());
     let kind = leader_message::Kind::Welcome(Welcome {
         cluster_id: turn.ledger.cluster_id().to_owned(),
@@ -229,16 +229,21 @@ fn welcome(reign: &mut Reign, turn: &mut Turn<'_>, id: SessionId) {
     });
     session.send(turn, kind);
     reign.sessions.insert(id, session);
-    let life = Life::joined(&join, id, turn.now);
-    let older = reign.lives.insert(join.agent_id, life).and_then(|life| life.session);
+    let life = Life::joined(&join, id, heard_ms);
+    let older = reign.lives.insert(join.agent_id.clone(), life).and_then(|life| life.session);
     if let Some(older) = older.filter(|older| *older != id) {
         reign.sessions.remove(&older);
         reign.leases.forget(older);
         turn.close(older);
         rival_gone(reign, turn, older);
     }
+    let agent = join.agent_id.clone();
     for message in backlog {
         reign.message(turn, id, message);
+    }
+    // Taken now, said then: a reset that comes next must not look as if it followed a young word.
+    if let Some(life) = reign.lives.get_mut(&agent).filter(|life| life.session == Some(id)) {
+        life.heard_ms = Some(heard_ms);
     }
 }
 

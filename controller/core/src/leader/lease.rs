@@ -8,9 +8,11 @@
 use super::reign::Reign;
 use super::turn::Turn;
 use super::{SessionId, dispatch};
+use proto::mutants::Mutant;
 use proto::v1::{AttemptRef, FencedCommand, HeartbeatAnswer, command, leader_message};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::sync::Arc;
 
 /// A round without an answer is begun anew after this long, ms: many raft heartbeats, and still a
 /// small part of any agent's patience.
@@ -38,8 +40,9 @@ pub(super) struct Leases {
     asked: BTreeMap<SessionId, (u64, u64)>,
     /// Newest h of those that came after the newest round had begun.
     next: BTreeMap<SessionId, u64>,
-    /// When each agent was last sent a renewing answer, by agent id.
-    renewed: BTreeMap<String, u64>,
+    /// When each agent was last sent a renewing answer, by agent id and the journal of the keeper
+    /// behind that session: what renews a new keeper renews nothing of one whose directory is lost.
+    renewed: BTreeMap<(Arc<str>, Arc<[u8]>), u64>,
     looked_ms: u64,
     /// A `Fenced` that is proposed and not applied, since when.
     fenced_ms: Option<u64>,
@@ -86,6 +89,9 @@ impl Leases {
 
 /// A heartbeat came: its echo waits for a round.
 pub(super) fn heard(reign: &mut Reign, turn: &mut Turn<'_>, id: SessionId, h_ms: u64) {
+    if Mutant::DeposedRenews.active() {
+        return echo(reign, turn, id, h_ms);
+    }
     reign.leases.next.insert(id, h_ms);
     reign.leases.begin(turn);
 }
@@ -110,7 +116,8 @@ pub(super) fn confirmed(reign: &mut Reign, turn: &mut Turn<'_>, round: u64) {
 fn echo(reign: &mut Reign, turn: &mut Turn<'_>, id: SessionId, h_ms: u64) {
     let Some(session) = reign.sessions.get_mut(&id) else { return };
     session.send(turn, leader_message::Kind::Heartbeat(HeartbeatAnswer { h_ms }));
-    reign.leases.renewed.insert(session.join.agent_id.clone(), turn.now);
+    let keeper = (session.join.agent_id.as_str().into(), session.join.journal_id.as_slice().into());
+    reign.leases.renewed.insert(keeper, turn.now);
     // 0 is no time of its keeper: nothing can begin with it.
     let first = h_ms != 0 && !session.echoed;
     session.echoed |= first;
@@ -154,8 +161,10 @@ fn fence(reign: &mut Reign, turn: &mut Turn<'_>) {
         .waiting()
         .filter_map(|job| {
             let fence = job.fence()?;
-            let renewed = reign.leases.renewed.get(&*fence.grant.agent).copied();
-            let from = renewed.unwrap_or_default().max(begun.at_ms);
+            let keeper = (Arc::clone(&fence.grant.agent), Arc::clone(&fence.grant.journal));
+            let renewed = reign.leases.renewed.get(&keeper).copied().unwrap_or_default();
+            let first = if Mutant::LeaseForgotten.active() { 0 } else { begun.at_ms };
+            let from = renewed.max(first);
             let over = from.saturating_add(patience_ms(fence.grant.lease_ms?));
             let attempt = AttemptRef { attempt: fence.attempt, ..job.attempt_id().to_wire() };
             (over <= turn.now).then_some(attempt)

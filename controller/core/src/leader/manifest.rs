@@ -75,7 +75,8 @@ impl ManifestFlow {
     /// Can a page be judged now?
     fn wants(&self, high: u64) -> bool {
         let Stage::Coming { pages, in_flight, .. } = &self.stage else { return false };
-        in_flight.is_none() && pages.front().is_some_and(|page| page.last_seq <= high)
+        let early = Mutant::FactsBeforeManifest.active();
+        in_flight.is_none() && pages.front().is_some_and(|page| page.last_seq <= high || early)
     }
 
     /// The page that can be judged now, if one is at hand and none is in flight.

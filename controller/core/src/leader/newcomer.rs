@@ -21,6 +21,9 @@ pub(super) struct Newcomer {
     pub join: Join,
     pub stage: Stage,
     pub backlog: Vec<AgentMessage>,
+    /// When its newest message came: the log may take long to let it in, and its agent is no
+    /// younger for that.
+    pub heard_ms: u64,
     backlog_bytes: usize,
 }
 
@@ -38,13 +41,15 @@ pub(super) enum Stage {
 }
 
 impl Newcomer {
-    pub fn new(join: Join) -> Self {
-        Newcomer { join, stage: Stage::Parked, backlog: Vec::new(), backlog_bytes: 0 }
+    pub fn new(join: Join, now: u64) -> Self {
+        let backlog = Vec::new();
+        Newcomer { join, stage: Stage::Parked, backlog, heard_ms: now, backlog_bytes: 0 }
     }
 
-    /// Keeps a message for later; false if there are too many.
+    /// Keeps a message that came now for later; false if there are too many.
     #[must_use]
-    pub fn keep(&mut self, message: AgentMessage) -> bool {
+    pub fn keep(&mut self, message: AgentMessage, now: u64) -> bool {
+        self.heard_ms = now;
         self.backlog_bytes += message.encoded_len();
         self.backlog.push(message);
         self.backlog.len() <= BACKLOG_MAX && self.backlog_bytes <= BACKLOG_MAX_BYTES

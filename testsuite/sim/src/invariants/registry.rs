@@ -73,6 +73,11 @@ fn ahead(world: &World) -> Vec<(u64, v1::Proposal)> {
         let outcomes = entry.applied.iter().flat_map(|applied| &applied.outcomes);
         for (at, outcome) in outcomes.enumerate() {
             let session = match proposal.commands[at].kind.as_ref() {
+                // One that came too late in the run could hit here, and give the task to another.
+                Some(Kind::Assign(_)) if *outcome != Outcome::Assigned => {
+                    proposal.commands[at].kind = Some(Kind::Tick(v1::TickCommand {}));
+                    continue;
+                }
                 Some(Kind::Facts(facts)) => (facts.agent_id.clone(), facts.incarnation),
                 Some(Kind::AgentUp(v1::AgentUpCommand { join: Some(join) })) => {
                     (join.agent_id.clone(), join.incarnation)

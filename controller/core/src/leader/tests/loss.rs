@@ -91,6 +91,22 @@ fn a_late_fin_after_a_partition_ends_nothing() {
 }
 
 #[test]
+fn a_reset_after_a_join_that_waited_long_in_the_log_ends_nothing() {
+    let (mut world, _, job) = running();
+    world.hold = true;
+    let second = world.open(rejoin(2, 7, 2));
+    world.manifest(second, 0, vec![item(job, v1::Phase::Running)], 1, world.order(job));
+    // The log is slow, the line is cut meanwhile, and a kernel gives it up.
+    world.pass(BEAT_MS + 2_500);
+    world.hold = false;
+    world.commit();
+    assert_eq!(world.end(job), "RUN");
+    world.close(second, SessionEnd::Reset);
+    world.pass(2_000);
+    assert_eq!(world.end(job), "RUN", "its last word is as old as its join");
+}
+
+#[test]
 fn a_fin_behind_a_stall_of_the_leader_ends_nothing() {
     let (mut world, session, job) = running();
     world.stall(60_000);
