@@ -19,7 +19,8 @@ impl World {
         let gap = dice.range(1, 2 * self.plan.fault_gap_ms);
         self.at(gap, Event::Chaos);
         let fault = dice.pick(&self.plan.faults);
-        if let Some(fault) = fault.filter(|_| self.plan.trim.wants_strike(number)) {
+        let quiet = self.now < self.scene_until_ms;
+        if let Some(fault) = fault.filter(|_| !quiet && self.plan.trim.wants_strike(number)) {
             self.trace.note(self.now, || format!("fault {number}: {fault:?}"));
             std::mem::swap(&mut self.rng, &mut dice);
             self.strike(fault);
@@ -98,6 +99,8 @@ impl World {
                 let long = patience + policy.transient_job_timeout_ms + 2 * policy.fence_after_ms;
                 let most = if self.rng.permille(300) { long } else { 20_000 };
                 let delay = self.rng.skewed(most);
+                let beyond = self.plan.beyond_leases_ms();
+                let delay = if self.plan.leases { beyond } else { delay };
                 self.at(delay, Event::Rejoined { controller: c });
             }
             Fault::ApplyStall => {
@@ -112,11 +115,14 @@ impl World {
     /// The only leader stands still while a node's network goes and comes: what the node said
     /// before, and a reset, wait for it together.
     fn stall_over_cut(&mut self, n: usize) {
-        if self.controllers.len() > 1 {
-            return;
-        }
         let begins = self.plan.beat_ms + self.rng.below(1_000);
         let lasts = self.plan.old_word_ms() + self.rng.range(1, 1_000);
+        // Longer, and the agent itself gives the session up.
+        let short = begins + lasts + 1_500 < self.plan.patience_ms();
+        if self.controllers.len() > 1 || self.controllers[0].frozen || !short {
+            return;
+        }
+        self.scene_until_ms = self.now + begins + lasts + 2_500;
         self.freeze_controller(0);
         self.at(begins, Event::LinkCut { node: n, controller: 0, for_ms: lasts });
         let thaws = begins + lasts + self.rng.below(1_500);
@@ -142,6 +148,7 @@ impl World {
                     self.cut(n, c, step == 1, true, lasts);
                 }
                 let next = if step == 0 { first } else { self.rng.range(3_000, most) };
+                self.scene_until_ms = self.scene_until_ms.max(self.now + next + 1_000);
                 self.at(next, Event::LateEcho { node: n, step: step + 1 });
             }
             _ => (0..self.controllers.len()).for_each(|c| self.down_heals(n, c)),
@@ -167,9 +174,11 @@ impl World {
         } else {
             self.rng.skewed(most)
         };
+        let beyond = self.plan.leases && fault == Fault::Cut;
+        let for_ms = if beyond { self.plan.beyond_leases_ms() } else { for_ms };
         let (up, down) = (fault != Fault::CutDown, fault != Fault::CutUp);
         // From all of them, as a node that lost its network; or from one.
-        let all = self.rng.permille(600);
+        let all = self.rng.permille(600) || beyond;
         for other in 0..self.controllers.len() {
             if all || other == c {
                 self.cut(n, other, up, down, for_ms);

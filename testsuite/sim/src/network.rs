@@ -163,6 +163,19 @@ impl World {
         }
     }
 
+    /// What a cut holds back reaches nobody's socket, whoever stands still behind it.
+    pub(crate) fn held_on_the_way(&mut self, event: &Event) -> bool {
+        let (Event::Up { conn: id } | Event::Down { conn: id }) = event else { return false };
+        let Some(conn) = self.conns.get_mut(id) else { return false };
+        let link = &self.links[conn.node][conn.controller];
+        match event {
+            Event::Up { .. } if link.up_cut => conn.held_up += 1,
+            Event::Down { .. } if link.down_cut => conn.held_down += 1,
+            _ => return false,
+        }
+        true
+    }
+
     pub(crate) fn up_arrives(&mut self, id: u64) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         if self.links[conn.node][conn.controller].up_cut {

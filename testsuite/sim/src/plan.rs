@@ -62,6 +62,17 @@ pub(crate) const FAULTS: [Fault; 24] = [
     Fault::LateEcho,
 ];
 
+/// Troubles that leases are for.
+const AGAINST_LEASES: [Fault; 7] = [
+    Fault::AgentKill,
+    Fault::LateEcho,
+    Fault::LeaderIsolated,
+    Fault::Cut,
+    Fault::LeaderDeposed,
+    Fault::LeaderCrash,
+    Fault::AgentFreeze,
+];
+
 /// One run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -74,6 +85,8 @@ pub(crate) struct Plan {
     pub commit_max_ms: u64,
     pub jobs: Vec<JobPlan>,
     pub faults: Vec<Fault>,
+    /// It is about leases: troubles last longer than these.
+    pub leases: bool,
     /// Mean distance of two faults.
     pub fault_gap_ms: u64,
     /// Chaos, calm, chaos again; after that everything must settle.
@@ -168,15 +181,44 @@ impl Plan {
             commit_max_ms: rng.skewed(80),
             jobs: Vec::new(),
             faults,
+            leases: false,
             fault_gap_ms: 150 + rng.skewed(6_000),
             chaos_ms,
             trim: trim.clone(),
         };
         plan.jobs = (0..jobs).map(|_| plan.draw_job(rng)).collect();
+        if rng.permille(120) {
+            plan.turn_to_leases(rng);
+        }
         plan.nodes = trim.nodes.unwrap_or(plan.nodes);
         plan.controllers = trim.controllers.unwrap_or(plan.controllers);
         plan.chaos_ms[0] = trim.calm_after.unwrap_or(plan.chaos_ms[0]);
         plan
+    }
+
+    /// A run about leases: long attempts that are tried again when they are lost, room for the next
+    /// one elsewhere, and troubles that last longer than a lease, one after another.
+    fn turn_to_leases(&mut self, rng: &mut Rng) {
+        let timeout = self.policy.heartbeat_timeout_ms;
+        self.policy.transient_job_timeout_ms = timeout + rng.below(3_000);
+        self.policy.fence_after_ms = 2 * timeout + rng.range(5_000, 20_000);
+        self.nodes = self.nodes.max(2);
+        self.leases = true;
+        let on = rng.range(1, 3);
+        self.faults = (0..on).filter_map(|_| rng.pick(&AGAINST_LEASES)).collect();
+        self.fault_gap_ms = rng.range(5_000, 25_000);
+        self.chaos_ms[0] = 200_000 + rng.below(200_000);
+        self.jobs.truncate(12);
+        for job in &mut self.jobs {
+            job.submit_ms = rng.below(self.chaos_ms[0] / 2);
+            job.duration_ms = Some(rng.range(20_000, 200_000));
+            job.cpus = 1;
+            job.on_disconnect = OnDisconnect::Unknown;
+            (job.cancel_ms, job.suspend_ms, job.limit_ms) = (None, None, None);
+            (job.hold, job.bad_exec, job.fence_proof) = (false, false, false);
+            (job.retries, job.retry_on) = (2, vec![ExitKind::Lost]);
+            job.fence_after_ms = None;
+        }
     }
 
     fn draw_job(&self, rng: &mut Rng) -> JobPlan {
@@ -231,6 +273,12 @@ impl Plan {
             presses: if rng.permille(100) { 10 } else { rng.range(1, 3) },
             reprioritise: rng.permille(100),
         }
+    }
+
+    /// Longer than a lost task, its lease and the doubt of a new term take together.
+    pub fn beyond_leases_ms(&self) -> u64 {
+        let policy = &self.policy;
+        3 * self.patience_ms() + 2 * policy.transient_job_timeout_ms + policy.fence_after_ms
     }
 
     /// Silence after which an agent gives a session up, and the controller an agent.

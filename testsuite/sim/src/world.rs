@@ -131,6 +131,8 @@ pub(crate) struct World {
     pub controllers: Vec<Controller>,
     /// Cut off from the other controllers.
     pub isolated: BTreeSet<usize>,
+    /// Until then no fault interrupts one that takes several steps.
+    pub scene_until_ms: u64,
     pub nodes: Vec<Node>,
     pub links: Vec<Vec<Link>>,
     pub conns: BTreeMap<u64, Conn>,
@@ -201,6 +203,7 @@ impl World {
             log: Log::default(),
             controllers: (0..plan.controllers).map(|_| Controller::new()).collect(),
             isolated: BTreeSet::new(),
+            scene_until_ms: 0,
             links: vec![vec![Link::default(); plan.controllers]; plan.nodes],
             nodes,
             conns: BTreeMap::new(),
@@ -370,6 +373,7 @@ impl World {
             return;
         }
         match self.owner(&event) {
+            _ if self.held_on_the_way(&event) => {}
             Owner::Agent(n) if self.nodes[n].frozen => self.nodes[n].inbox.push(event),
             Owner::Keeper(n) if self.nodes[n].keeper.frozen => {
                 self.nodes[n].keeper.inbox.push(event);

@@ -6,14 +6,16 @@ use std::path::{Path, PathBuf};
 /// Bytes of a log file in which its id stands.
 const HEADER: usize = 512;
 
-/// A keeper names its control groups `docket-` and the first eight bytes of its journal's id in hex.
+/// A keeper names its control groups `docket-`, the first eight bytes of its journal's id in hex, and
+/// its directory's inode.
 pub(super) fn remove_of(world: &Path) {
     let mut groups = Vec::new();
     walk(Path::new("/sys/fs/cgroup"), 6, &mut |path| groups.push(path.to_owned()));
     let named: Vec<(PathBuf, Vec<u8>)> = groups
         .into_iter()
         .filter_map(|path| {
-            let id = unhex(path.file_name()?.to_str()?.strip_prefix("docket-")?)?;
+            let name = path.file_name()?.to_str()?.strip_prefix("docket-")?;
+            let id = unhex(name.split('-').next()?)?;
             Some((path, id))
         })
         .collect();

@@ -159,7 +159,7 @@ impl Keeper {
         }
         let listener = wire::listen(dir.fd.as_fd()).map_err(doing("keeper.sock"))?;
         let mut keeper = Keeper {
-            slots: open_slots(&journal),
+            slots: open_slots(&journal, &dir.path),
             exits: ExitReader::open(&dir.path).map_err(doing("guard.exits"))?,
             spawner: Spawner::start(nofile, Arc::clone(&board)).map_err(doing("spawner"))?,
             poll: Poll::new().map_err(doing("epoll"))?,
@@ -214,12 +214,15 @@ fn reapers(under_guard: bool) -> Reapers {
     Reapers { keeper: std::process::id(), guard: own.map_or(0, |stat| stat.parent) }
 }
 
-fn open_slots(journal: &Journal) -> Option<Slots> {
+/// Named by the journal and by the directory it lies in: a copy of the directory, with the same
+/// journal, must never take another keeper's living trees for leftovers of its own.
+fn open_slots(journal: &Journal, dir: &Path) -> Option<Slots> {
     if std::env::var_os(CGROUP_SWITCH).is_some_and(|value| value == "off") {
         return None;
     }
     let id = hex(&journal.id());
-    Slots::open(&format!("docket-{}", id.get(..16)?))
+    let inode = std::fs::metadata(dir).ok()?.ino();
+    Slots::open(&format!("docket-{}-{inode:x}", id.get(..16)?))
 }
 
 fn idle_ms() -> u64 {

@@ -45,10 +45,13 @@ impl Ledger {
             None => join.agent_id.as_str().into(),
         };
         let known = self.agents.remove(&id);
-        // A new journal begins at 1; of the old one nothing more can come.
+        // A new journal begins at 1; of the old one nothing more can come. An agent id that is new
+        // here may stand over a journal of which others took facts: those are gone from it and would
+        // be asked for in vain. What it still owes is taken all the same, by its meaning.
         let high = match &known {
             Some(known) if known.journal == journal => known.high,
-            _ => Seq(0),
+            Some(_) => Seq(0),
+            None => Seq(join.next_seq.saturating_sub(1)),
         };
         let (fault, confirms, boot) = match known {
             Some(known) => (known.fault, known.confirms, known.boot),

@@ -201,7 +201,12 @@ impl Ledger {
             // An order that the same journal never saw was lost on the way. If it was heard to
             // run, or the journal is another, the node has lost it: it must not run again.
             let resends = same || Mutant::LostJournalResent.active();
-            if resends && job.started().is_none() {
+            if let (true, None, Some(cancel)) = (same, job.started(), job.cancel()) {
+                // It never ran and can no more: nothing is to be started in order to be ended.
+                let by = cancel.by.name.clone();
+                let told = Told { gone: true, ..Told::default() };
+                self.over(id, false, ExitReason::Cancelled { by }, told, self.by_leader());
+            } else if resends && job.started().is_none() {
                 self.send_again(id, page.incarnation);
                 outcome.resend.push(attempt);
             } else {

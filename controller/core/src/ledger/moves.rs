@@ -43,6 +43,7 @@ pub const MOVES: &[Move] = &[
     go(Dispatched, "new term", &[Unknown]),
     go(Dispatched, "manifest: running", &[Running]),
     go(Dispatched, "manifest: suspended", &[Suspended]),
+    go(Dispatched, "manifest: missing", &[Dispatched, Exit]),
     go(Dispatched, "manifest: journal lost", &[Waiting, Exit]),
     go(Dispatched, "manifest: node reset", &[Queued, Exit]),
     go(Running, "finish", &[Queued, Done, Exit]),

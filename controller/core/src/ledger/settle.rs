@@ -40,8 +40,10 @@ impl Ledger {
         let leader = self.leader;
         let mut cause = self.cause(who, What::CancelTooLate);
         self.update(id, |job| {
-            let too_late =
-                job.cancel().is_some() && !matches!(reason, ExitReason::Cancelled { .. });
+            // What was settled without the agent's word did not end by itself, as far as is known.
+            let by_itself =
+                !matches!(reason, ExitReason::Cancelled { .. }) && !reason.without_word();
+            let too_late = job.cancel().is_some() && by_itself;
             let (kind, status, from) = (reason.kind(), told.status, job.kind());
             let heard = job.state.started().is_some();
             let fast_start = told.started.as_ref().filter(|_| !heard).map(|s| s.fact.pid);

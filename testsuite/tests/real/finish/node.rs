@@ -74,6 +74,23 @@ fn a_copy_of_an_agents_directory_is_refused_by_name_and_the_first_is_untouched()
 }
 
 #[test]
+fn a_copy_that_was_made_before_a_job_began_leaves_that_job_alone() {
+    let split = Split::start(world!(), Pace::QUICK);
+    let earlier = running_job(&split.world, &[], "a", 0);
+    let_go(&split.world, "a");
+    split.world.wait_end(earlier);
+    // The copy's journal does not know the next job, whose tree lives under the same journal's id.
+    copy(&split.agent_data(), &split.world.dir().join("n2"));
+    let job = running_job(&split.world, &[], "b", 6);
+    let mut clone = split.world.agent_unseen(split.address(), "n2", 2);
+    assert!(!clone.ended_within(SOON).success());
+    assert_eq!(split.world.show(job)["state"], "RUN");
+    let_go(&split.world, "b");
+    split.world.must_end(job, End::code(6, "RUN -> EXIT exit-code 6"));
+    assert_once(&split.world, "b");
+}
+
+#[test]
 fn a_job_of_which_nothing_is_left_is_vanished_and_not_run_again() {
     let mut split = Split::start(world!(), Pace::QUICK);
     let job = running_job(&split.world, &SURVIVES, "a", 5);

@@ -107,6 +107,18 @@ fn the_time_line_tells_of_an_orphan_that_was_found_and_of_its_proven_end_once_ea
 }
 
 #[test]
+fn an_agent_id_that_is_new_here_over_an_old_journal_is_judged_and_heard() {
+    let mut world = World::with_node();
+    let join = v1::Join { next_seq: 20, ..join("a9", 1, "j9") };
+    let up = v1::AgentUpCommand { join: Some(join) };
+    assert_eq!(world.apply(Command::AgentUp(up)), Outcome::AgentUp);
+    let page = v1::ManifestCommand { last_seq: 19, ..world.page("a9", vec![]) };
+    let outcome = judged(world.apply(Command::Manifest(page)));
+    assert!(outcome.judged, "nobody asks for facts that are gone from its journal");
+    assert_eq!(world.ledger.agent("a9").map(|agent| agent.session()), Some(Session::Up));
+}
+
+#[test]
 fn a_living_job_with_another_token_is_no_orphan_in_the_time_line() {
     let mut world = World::with_node();
     let job = world.running();
