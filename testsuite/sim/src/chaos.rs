@@ -284,6 +284,11 @@ impl World {
 
     /// A kill in perfect weather: it must show within a second.
     pub(crate) fn probe(&mut self) {
+        // One that an earlier calm had planned comes too early in this one.
+        let settled = self.plan.rejoin_ms() + self.plan.lag_ms();
+        if self.truth.calm_ms.is_some_and(|calm| self.now < calm + settled) {
+            return;
+        }
         if self.truth.calm_ms.is_some() {
             self.confirm_lost();
         }
