@@ -118,7 +118,7 @@ fn without_any_node_all_of_them_are_lost_in_time_and_none_has_an_invented_code()
 
 /// Writes the recording; run by hand, once, with the program whose log it is.
 #[test]
-#[ignore = "the recording is kept as it was written"]
+#[ignore = "writes the recording anew: cargo test -p docket-core write_the_recording -- --ignored"]
 #[allow(clippy::disallowed_methods, reason = "it writes the file that the others read")]
 fn write_the_recording() {
     let bytes: Vec<u8> = record().iter().flat_map(|p| p.encode_length_delimited_to_vec()).collect();
