@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 const HEADER: usize = 512;
 
 /// A keeper names its control groups `docket-`, the first eight bytes of its journal's id in hex, and
-/// its directory's inode.
+/// its directory's device and inode.
 pub(super) fn remove_of(world: &Path) {
     let mut groups = Vec::new();
     walk(Path::new("/sys/fs/cgroup"), 6, &mut |path| groups.push(path.to_owned()));

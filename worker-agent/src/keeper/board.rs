@@ -57,6 +57,8 @@ struct Page {
     /// Tables of fences written ever: the last one tells which of the two counts.
     fences: AtomicU64,
     births: [Birth; BIRTHS_MAX],
+    /// Id of the journal of the last keeper, in two halves; 0: none came so far.
+    journal: [AtomicU64; 2],
 }
 
 /// What the board says of an attempt.
@@ -142,6 +144,20 @@ impl Board {
         self.file.as_raw_fd()
     }
 
+    /// The keeper says whose journal this is.
+    pub(crate) fn note_journal(&self, id: [u8; 16]) {
+        let id = u128::from_be_bytes(id);
+        self.page().journal[0].store((id >> 64) as u64, Ordering::Release);
+        self.page().journal[1].store(id as u64, Ordering::Release);
+    }
+
+    /// Journal of the last keeper; `None`: there was none yet.
+    pub(crate) fn journal(&self) -> Option<[u8; 16]> {
+        let half = |n: usize| u128::from(self.page().journal[n].load(Ordering::Acquire));
+        let id = half(0) << 64 | half(1);
+        (id != 0).then(|| id.to_be_bytes())
+    }
+
     /// Before a child of this attempt is made. Only the spawner calls it.
     pub(crate) fn announce(&self, mark: &[u8]) -> &Birth {
         let page = self.page();
@@ -169,6 +185,12 @@ impl Board {
     /// Whose child this is; the newest that had this pid.
     pub(crate) fn attempt_of(&self, pid: u32) -> Option<u128> {
         self.births().find(|birth| birth.pid.load(Ordering::Acquire) == pid).map(Birth::id)
+    }
+
+    /// Whether the attempt of this mark was born under this board, as far as is remembered.
+    pub(crate) fn knows(&self, mark: &[u8]) -> bool {
+        let id = mark_id(mark);
+        id != 0 && self.births().any(|birth| birth.id() == id)
     }
 
     /// What became of the start of an attempt that was accepted at this CLOCK_BOOTTIME. Its keeper

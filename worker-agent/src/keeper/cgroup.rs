@@ -2,7 +2,7 @@
 //! controllers they still hold a tree together (`cgroup.kill`, `cgroup.events`); where the memory
 //! controller is there too, in v2 or v1, they carry the limit. No slots: see `session.rs`.
 
-use super::clone;
+use super::{clone, leftover};
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -92,6 +92,14 @@ impl Slots {
     /// The slots that an earlier keeper left.
     pub(crate) fn on_disk(&self) -> Vec<PathBuf> {
         numbers_in(&self.base).iter().map(|n| self.base.join(format!("s{n}"))).collect()
+    }
+
+    /// Bases of other journals of the same data directory, wherever their keepers made them.
+    pub(crate) fn elders(&self) -> Vec<PathBuf> {
+        let own = self.base.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let Some((_, directory)) = own.rsplit_once('-') else { return Vec::new() };
+        let root = mount_point("cgroup2", None);
+        root.map_or_else(Vec::new, |root| leftover::named(&root, &format!("-{directory}"), own))
     }
 
     /// An empty slot for a new attempt.
@@ -285,6 +293,14 @@ impl Slot {
     }
 }
 
+/// This base and those of the same name in the v1 memory hierarchy.
+pub(super) fn twins(base: &Path) -> Vec<PathBuf> {
+    let name = base.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let memory = mount_point("cgroup", Some("memory"));
+    let others = memory.map_or_else(Vec::new, |root| leftover::named(&root, name, ""));
+    std::iter::once(base.to_owned()).chain(others).collect()
+}
+
 /// The memory controller under `base`, else the one of v1, else none.
 fn find_memory(base: &Path, name: &str) -> Memory {
     let has = |file| {
@@ -357,7 +373,7 @@ fn numbers_in(base: &Path) -> Vec<u32> {
 }
 
 /// Removes cgroups that a job made below its own; `true` if there was none.
-fn remove_children(path: &Path) -> bool {
+pub(super) fn remove_children(path: &Path) -> bool {
     let Ok(entries) = fs::read_dir(path) else { return false };
     let mut none = true;
     for entry in entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {

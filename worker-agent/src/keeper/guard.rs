@@ -16,9 +16,10 @@ use super::board::{Board, Fence};
 use super::exits::{Exit, ExitWriter};
 use super::identity::{self, ProcessId};
 use super::log::KeeperLog;
-use super::start::DataDir;
+use super::session::Reapers;
+use super::start::{DataDir, Place};
 use super::sys::{self, Reaped, Waited};
-use super::{fence, lock, procfs, status};
+use super::{fence, journal, leftover, lock, procfs, status};
 
 /// How long the launcher waits for the keeper to listen; then it goes on, and the agent dials.
 const READY_WAIT: Duration = Duration::from_secs(10);
@@ -35,6 +36,9 @@ const BACKOFF_LAST_MS: u64 = 10_000;
 
 /// A leased tree that was killed is looked at again after this.
 const FENCE_AGAIN_MS: u64 = 50;
+
+/// Jobs of a directory that is gone are looked at again after this.
+const GONE_AGAIN_MS: u64 = 1_000;
 
 /// The guard looks at its directory this often while it has nothing else to do.
 const LOOK_MS: u64 = 5_000;
@@ -170,17 +174,18 @@ impl Guard {
             };
             let now = identity::boottime_ms();
             let fence_in = self.fence(now, &mut log);
+            let place = self.place();
             if self.keeper.is_none() {
                 // A keeper started now would serve whatever took the directory's place.
-                let there = self.home.is_there();
-                if !children && (self.is_pointless() || !there) {
+                if !children && (self.is_pointless() || place != Place::Here) {
                     log.say("no keeper and no job: ends");
                     return status::FAILED;
                 }
-                if !there {
-                    self.restart_at_ms = now + LOOK_MS;
-                } else if now >= self.restart_at_ms {
-                    self.start_keeper(&mut log, now);
+                match place {
+                    Place::Here if now >= self.restart_at_ms => self.start_keeper(&mut log, now),
+                    Place::Here => {}
+                    Place::Away => self.restart_at_ms = now + LOOK_MS,
+                    Place::Gone => self.restart_at_ms = now + self.end_all(&mut log),
                 }
             }
             let wait = match self.keeper {
@@ -208,6 +213,27 @@ impl Guard {
         let soon = if lived.is_empty() { u64::MAX } else { FENCE_AGAIN_MS };
         self.fenced.extend(lived);
         next.saturating_sub(now_ms).max(1).min(soon)
+    }
+
+    fn place(&self) -> Place {
+        let place = self.home.place();
+        if place == Place::Here && self.is_succeeded() { Place::Gone } else { place }
+    }
+
+    /// The directory was emptied, and another guard with a journal of its own took it since. Where
+    /// only the lock was removed the journal is the same, and its next keeper takes these jobs up.
+    fn is_succeeded(&self) -> bool {
+        let id = journal::stored_id(&self.home.path);
+        let other = self.home.has_other("keeper.lock", &self.lock).unwrap_or(false);
+        other && id.is_some() && id != self.board.journal()
+    }
+
+    /// No keeper will ever tell of these jobs; gives the ms until the next look.
+    fn end_all(&self, log: &mut KeeperLog) -> u64 {
+        let own = std::process::id();
+        let killed = leftover::kill_below(Reapers { keeper: own, guard: own });
+        log.say(format!("the data directory is gone: killed {killed} processes of its jobs"));
+        GONE_AGAIN_MS
     }
 
     /// Without a job there is nothing to guard: whoever wants a keeper launches another, and is

@@ -42,6 +42,7 @@ pub(crate) struct Journal<S: Storage = Disk> {
     /// Up to where segments were last asked to go.
     purged_to: u64,
     unsealed: bool,
+    new: bool,
 }
 
 /// Why a journal cannot be used.
@@ -76,9 +77,12 @@ pub enum JournalError {
 impl Journal<Disk> {
     /// Opens DIR's journal or makes it; notes are for the log.
     pub(crate) fn open(dir: &Path) -> Result<(Journal, Vec<String>), JournalError> {
-        let id = journal_id(dir)?;
+        let new = !has_segments(&dir.join("journal"));
+        let (id, note) = journal_id(dir, new)?;
         let disk = Disk::open(&dir.join("journal"))?;
-        Journal::over(disk, id)
+        let (journal, mut notes) = Journal::over(disk, id)?;
+        notes.extend(note);
+        Ok((Journal { new, ..journal }, notes))
     }
 }
 
@@ -99,6 +103,7 @@ impl<S: Storage> Journal<S> {
             image_bytes: 0,
             purged_to: recovered.first.saturating_sub(1),
             unsealed: false,
+            new: false,
             log,
         };
         journal.replay(recovered.first, recovered.last)?;
@@ -118,7 +123,12 @@ impl<S: Storage> Journal<S> {
         Ok(())
     }
 
-    /// Random, made with the directory.
+    /// It was made just now: nothing is known of what an older one knew.
+    pub(crate) fn is_new(&self) -> bool {
+        self.new
+    }
+
+    /// Random, made with the journal.
     pub(crate) fn id(&self) -> [u8; 16] {
         self.id
     }
@@ -274,17 +284,38 @@ fn decode(seq: u64, payload: &[u8]) -> Result<JournalRecord, JournalError> {
     }
 }
 
-/// Reads DIR/journal.id or makes it, durably, before the journal exists.
-fn journal_id(dir: &Path) -> Result<[u8; 16], JournalError> {
+fn has_segments(journal: &Path) -> bool {
+    let Ok(entries) = fs::read_dir(journal) else { return false };
+    entries.flatten().any(|entry| entry.path().extension().is_some_and(|ending| ending == "wal"))
+}
+
+/// Reads DIR/journal.id or makes it, durably, before the journal exists. An id whose journal is gone
+/// is never used again: the controller may have facts of it that a journal begun anew would contradict
+/// (design 3). Gives what is worth a line.
+fn journal_id(dir: &Path, new: bool) -> Result<([u8; 16], Option<String>), JournalError> {
     let path = dir.join("journal.id");
     let failed = |source| JournalError::Id { path: path.display().to_string(), source };
-    match fs::read_to_string(&path) {
-        Ok(text) => parse_id(text.trim()).ok_or_else(|| {
+    let old = match fs::read_to_string(&path) {
+        Ok(text) => Some(parse_id(text.trim()).ok_or_else(|| {
             failed(io::Error::new(io::ErrorKind::InvalidData, "not 32 hexadecimal digits"))
-        }),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => make_id(dir, &path).map_err(failed),
-        Err(e) => Err(failed(e)),
+        })?),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+        Err(e) => return Err(failed(e)),
+    };
+    match old {
+        Some(id) if !new => Ok((id, None)),
+        Some(old) => {
+            let id = make_id(dir, &path).map_err(failed)?;
+            let note = format!("of {} nothing is left: begins a new one, {}", hex(&old), hex(&id));
+            Ok((id, Some(note)))
+        }
+        None => Ok((make_id(dir, &path).map_err(failed)?, None)),
     }
+}
+
+/// What DIR/journal.id says; `None`: nothing that can be read.
+pub(crate) fn stored_id(dir: &Path) -> Option<[u8; 16]> {
+    parse_id(fs::read_to_string(dir.join("journal.id")).ok()?.trim())
 }
 
 fn make_id(dir: &Path, path: &Path) -> io::Result<[u8; 16]> {

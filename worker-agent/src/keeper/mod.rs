@@ -16,6 +16,7 @@ mod identity;
 mod journal;
 mod kill;
 mod lease;
+mod leftover;
 mod life;
 mod lock;
 mod log;

@@ -328,13 +328,17 @@ impl Keeper {
 
     fn stop(&mut self, kill: bool) {
         self.stopping = true;
-        if !kill {
-            return;
+        if kill {
+            self.kill_all(KillCause::Cancel);
         }
+    }
+
+    /// Each with its own grace.
+    pub(super) fn kill_all(&mut self, cause: KillCause) {
         let ids: Vec<(u64, u64)> =
             self.tasks.iter().map(|(id, task)| (*id, task.accepted.kill_grace_ms)).collect();
         for (id, grace_ms) in ids {
-            self.request_kill(id, KillCause::Cancel, grace_ms);
+            self.request_kill(id, cause, grace_ms);
         }
     }
 

@@ -89,6 +89,12 @@ fn find_mark(environ: &[u8]) -> Option<&[u8]> {
         .find_map(|var| var.strip_prefix(MARK_NAME.as_bytes())?.strip_prefix(b"="))
 }
 
+/// The name that a process gave its main thread.
+pub(crate) fn name(pid: u32) -> Vec<u8> {
+    let text = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    text.trim_ascii_end().to_vec()
+}
+
 /// The arguments of a process, NUL-separated as the kernel gives them.
 pub(crate) fn cmdline(pid: u32) -> Vec<u8> {
     fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()

@@ -2,7 +2,7 @@
 //! ended. Nothing is spawned here: an accepted attempt never starts twice.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr};
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
@@ -35,6 +35,9 @@ use super::task::{Main, Pace, Stage, Task};
 const STRAGGLER_EXEC_MS: u64 = 2_000;
 const STRAGGLER_PAUSE: Duration = Duration::from_millis(2);
 
+/// What a keeper calls its main thread; its children have the spawner's name until their exec.
+pub(super) const KEEPER_NAME: &CStr = c"docket-keeper";
+
 /// A half-started child that was killed is given this long to go.
 const STRAGGLER_WAIT: Duration = Duration::from_secs(5);
 
@@ -49,6 +52,13 @@ pub(super) fn settle_stragglers(dir: &DataDir) -> io::Result<Vec<u32>> {
     }
     let mut killed = Vec::new();
     for stat in stragglers(dir) {
+        if procfs::name(stat.pid) == KEEPER_NAME.to_bytes() {
+            // Its lock was removed by hand. It has jobs, or it would have ended.
+            return Err(io::Error::other(format!(
+                "another keeper of this directory lives (pid {}): it ends with its jobs, or end it",
+                stat.pid
+            )));
+        }
         let process = ProcessId { pid: stat.pid, start_ticks: stat.start_ticks };
         let Some(pidfd) = process.open()? else { continue };
         identity::send(pidfd.as_fd(), Signal::KILL)?;

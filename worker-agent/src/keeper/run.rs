@@ -19,7 +19,7 @@ use super::log::KeeperLog;
 use super::poll::{Poll, Source};
 use super::session::{self, Reapers, Snapshot};
 use super::spawn::Spawner;
-use super::start::DataDir;
+use super::start::{DataDir, Place};
 use super::status;
 use super::task::Task;
 use super::wire::Connection;
@@ -82,7 +82,10 @@ pub(crate) struct Keeper {
     pub(super) volatile: BTreeMap<Key, FinishFact>,
     pub(super) snapshot: Option<Snapshot>,
     pub(super) stopping: bool,
+    /// Its path does not lead to the data directory any more: nothing new is taken.
     pub(super) deleted: bool,
+    /// And nobody will hear of what lives here: it was told to end.
+    pub(super) abandoned: bool,
     pub(super) idle_ms: u64,
     pub(super) idle_since_ms: Option<u64>,
     pub(super) look_ms: u64,
@@ -138,6 +141,9 @@ impl Keeper {
             }
             if let Some(code) = self.finished(identity::boottime_ms()) {
                 self.log.say(format!("ends with {code}"));
+                if self.abandoned {
+                    self.clear_strangers();
+                }
                 if let Some(slots) = self.slots.take() {
                     slots.remove();
                 }
@@ -212,12 +218,7 @@ impl Keeper {
 
     /// What no descriptor tells of: the directory, a full disk, a slow spawner, idle connections.
     fn look(&mut self, now: u64) {
-        if !self.deleted && !self.dir.is_there() {
-            self.deleted = true;
-            self.listener = None;
-            self.log.say("the data directory was deleted: ends when the last tree has ended");
-            self.fence_all();
-        }
+        self.look_at_directory();
         self.look_for_room(now);
         if matches!(self.health, Health::Full) {
             self.health = Health::Good;
@@ -233,8 +234,27 @@ impl Keeper {
         let busy = self.spawner.waiting() > 0
             || !self.batch.is_empty()
             || !self.quiet.is_empty()
+            || self.deleted
             || self.idle_since_ms.is_some();
         self.look_ms = now + if busy { LOOK_BUSY_MS.min(self.idle_ms) } else { LOOK_IDLE_MS };
+    }
+
+    fn look_at_directory(&mut self) {
+        let place = self.dir.place();
+        if !self.deleted && place != Place::Here {
+            self.deleted = true;
+            self.listener = None;
+            self.log.say("the data directory was deleted: ends when the last tree has ended");
+            self.fence_all();
+        }
+        // While the agent listens it hears how each job ends, and may order a kill. Without it
+        // nobody reaches this keeper again, and its jobs are over for the controller.
+        let heard = self.connections.values().any(|c| c.greeted);
+        if self.deleted && !self.abandoned && place == Place::Gone && !heard {
+            self.abandoned = true;
+            self.log.say("no agent can come back to the deleted data directory: ends its jobs");
+            self.kill_all(KillCause::Fenced);
+        }
     }
 
     /// Asks the file system, but not for every order.

@@ -68,6 +68,23 @@ impl Snapshot {
         (members, sessions)
     }
 
+    /// These processes and all below them.
+    pub(crate) fn below(&self, tops: &[ProcessId]) -> Vec<ProcessId> {
+        let is_there = |top: &&ProcessId| {
+            self.processes.get(&top.pid).is_some_and(|s| s.start_ticks == top.start_ticks)
+        };
+        let mut open: Vec<u32> = tops.iter().filter(is_there).map(|top| top.pid).collect();
+        let mut found = BTreeMap::new();
+        while let Some(pid) = open.pop() {
+            let Some(stat) = self.processes.get(&pid) else { continue };
+            let id = ProcessId { pid, start_ticks: stat.start_ticks };
+            if found.insert(pid, id).is_none() {
+                open.extend(self.children.get(&pid).into_iter().flatten());
+            }
+        }
+        found.into_values().collect()
+    }
+
     /// Processes that could be the top of a tree that lost its main process: children of a reaper
     /// that are no main process, or all when the line of reapers is broken.
     fn orphans<'a>(

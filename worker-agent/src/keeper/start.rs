@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -48,6 +49,18 @@ pub(super) struct DataDir {
     pub fd: OwnedFd,
     /// Device and inode.
     pub identity: (u64, u64),
+    /// What lies in it while a keeper of it lives.
+    kept: Vec<(&'static str, (u64, u64))>,
+}
+
+/// Where a data directory is now, seen from its path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    Here,
+    /// Moved, or another one took its place: it may be back.
+    Away,
+    /// Deleted, or emptied: nobody will find what lives here again.
+    Gone,
 }
 
 impl DataDir {
@@ -55,16 +68,51 @@ impl DataDir {
     pub(super) fn open(path: &Path) -> io::Result<DataDir> {
         let file = File::open(path)?;
         let meta = file.metadata()?;
-        Ok(DataDir { path: path.to_owned(), fd: file.into(), identity: (meta.dev(), meta.ino()) })
+        let identity = (meta.dev(), meta.ino());
+        Ok(DataDir { path: path.to_owned(), fd: file.into(), identity, kept: Vec::new() })
     }
 
-    /// Whether its path still leads to it.
-    pub(super) fn is_there(&self) -> bool {
+    /// Remembers what belongs under this name: while any such thing is in its place, a directory that is
+    /// there was not emptied.
+    pub(super) fn keep(&mut self, name: &'static str, meta: &fs::Metadata) {
+        self.kept.push((name, (meta.dev(), meta.ino())));
+    }
+
+    pub(super) fn place(&self) -> Place {
         match fs::metadata(&self.path) {
-            Ok(meta) => (meta.dev(), meta.ino()) == self.identity,
-            // Another error (a hung mount, no permission) does not say that it is gone.
+            Ok(meta) if (meta.dev(), meta.ino()) == self.identity => {
+                let lost = !self.kept.is_empty() && !self.kept.iter().any(|it| self.has(it));
+                if lost { Place::Gone } else { Place::Here }
+            }
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                // A hung mount or a lack of permission does not say that it is gone.
+                Place::Here
+            }
+            _ if self.is_unlinked() => Place::Gone,
+            _ => Place::Away,
+        }
+    }
+
+    /// Whether under this name is something else than this.
+    pub(super) fn has_other(&self, name: &'static str, own: &OwnedFd) -> io::Result<bool> {
+        let own = File::from(own.try_clone()?).metadata()?;
+        let there = fs::metadata(self.path.join(name));
+        Ok(there.is_ok_and(|there| (there.dev(), there.ino()) != (own.dev(), own.ino())))
+    }
+
+    fn has(&self, (name, identity): &(&str, (u64, u64))) -> bool {
+        match fs::metadata(self.path.join(name)) {
+            Ok(meta) => (meta.dev(), meta.ino()) == *identity,
             Err(e) => e.kind() != io::ErrorKind::NotFound,
         }
+    }
+
+    /// The kernel marks the path of what has no name any more.
+    fn is_unlinked(&self) -> bool {
+        let link = fs::read_link(format!("/proc/self/fd/{}", self.fd.as_raw_fd()));
+        link.is_ok_and(|path| {
+            path.as_os_str().as_bytes().ends_with(b" (deleted)") && !path.exists()
+        })
     }
 }
 
@@ -131,7 +179,7 @@ fn settle_process(under_guard: bool) -> io::Result<Nofile> {
     }
     rustix::process::chdir("/")?;
     rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1))?;
-    let _ = rustix::thread::set_name(c"docket-keeper");
+    let _ = rustix::thread::set_name(recover::KEEPER_NAME);
     let limit = getrlimit(Resource::Nofile);
     let hard = limit.maximum.unwrap_or(libc::RLIM_INFINITY);
     let nofile = Nofile { soft: limit.current.unwrap_or(hard), hard };
@@ -148,18 +196,13 @@ impl Keeper {
         nofile: Nofile,
     ) -> Result<Keeper, StartError> {
         let mut log = KeeperLog::open(dir, "keeper");
-        let dir = DataDir::open(dir).map_err(doing("data directory"))?;
-        // Before the journal: a half-started child holds its lock.
-        let stragglers =
-            recover::settle_stragglers(&dir).map_err(doing("children of the last keeper"))?;
+        let mut dir = DataDir::open(dir).map_err(doing("data directory"))?;
+        let (journal, stragglers) = open_journal(&mut dir, &lock, &mut log)?;
+        board.note_journal(journal.id());
         let boot_id = identity::boot_id().map_err(doing("boot id"))?;
-        let (journal, notes) = Journal::open(&dir.path)?;
-        for note in notes {
-            log.say(format!("journal: {note}"));
-        }
         let listener = wire::listen(dir.fd.as_fd()).map_err(doing("keeper.sock"))?;
         let mut keeper = Keeper {
-            slots: open_slots(&journal, &dir.path),
+            slots: open_slots(&journal, dir.identity),
             exits: ExitReader::open(&dir.path).map_err(doing("guard.exits"))?,
             spawner: Spawner::start(nofile, Arc::clone(&board)).map_err(doing("spawner"))?,
             poll: Poll::new().map_err(doing("epoll"))?,
@@ -187,6 +230,7 @@ impl Keeper {
             snapshot: None,
             stopping: false,
             deleted: false,
+            abandoned: false,
             idle_ms: idle_ms(),
             idle_since_ms: None,
             look_ms: 0,
@@ -205,8 +249,36 @@ impl Keeper {
         let trees = if keeper.slots.is_some() { "cgroup slots" } else { "sessions and marks" };
         keeper.log.say(format!("listens; trees by {trees}"));
         keeper.recover();
+        keeper.clear_leftovers().map_err(doing("trees of an older journal"))?;
         Ok(keeper)
     }
+}
+
+/// The journal, once nobody else can be at it; and starts of the last keeper that hung.
+fn open_journal(
+    dir: &mut DataDir,
+    lock: &OwnedFd,
+    log: &mut KeeperLog,
+) -> Result<(Journal, Vec<u32>), StartError> {
+    if dir.has_other("keeper.lock", lock).map_err(doing("keeper.lock"))? {
+        return Err(StartError::Locked);
+    }
+    // Before the journal: a half-started child holds its lock.
+    let stragglers =
+        recover::settle_stragglers(dir).map_err(doing("children of the last keeper"))?;
+    let (journal, notes) = Journal::open(&dir.path)?;
+    for note in notes {
+        log.say(format!("journal: {note}"));
+    }
+    keep_anchors(dir, lock).map_err(doing("data directory"))?;
+    Ok((journal, stragglers))
+}
+
+fn keep_anchors(dir: &mut DataDir, lock: &OwnedFd) -> io::Result<()> {
+    dir.keep("keeper.lock", &File::from(lock.try_clone()?).metadata()?);
+    let journal = fs::metadata(dir.path.join("journal"))?;
+    dir.keep("journal", &journal);
+    Ok(())
 }
 
 fn reapers(under_guard: bool) -> Reapers {
@@ -216,13 +288,12 @@ fn reapers(under_guard: bool) -> Reapers {
 
 /// Named by the journal and by the directory it lies in: a copy of the directory, with the same
 /// journal, must never take another keeper's living trees for leftovers of its own.
-fn open_slots(journal: &Journal, dir: &Path) -> Option<Slots> {
+fn open_slots(journal: &Journal, (device, inode): (u64, u64)) -> Option<Slots> {
     if std::env::var_os(CGROUP_SWITCH).is_some_and(|value| value == "off") {
         return None;
     }
     let id = hex(&journal.id());
-    let inode = std::fs::metadata(dir).ok()?.ino();
-    Slots::open(&format!("docket-{}-{inode:x}", id.get(..16)?))
+    Slots::open(&format!("docket-{}-{device:x}.{inode:x}", id.get(..16)?))
 }
 
 fn idle_ms() -> u64 {

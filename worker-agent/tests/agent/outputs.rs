@@ -99,8 +99,9 @@ async fn no_more_than_a_window_of_pieces_comes_without_credit() {
 async fn a_follower_gets_new_output_at_once_and_ends_with_the_last_byte() {
     let mut outputs = Outputs::new().await;
     let mut relay = outputs.reads(v1::ReadOutput { follow: true, ..read() }).await;
-    // The job has not opened its file yet.
-    tokio::time::sleep(Duration::from_millis(30)).await;
+    // The job has not opened its file yet: a second relay, asked for later, finds none either.
+    let mut late = outputs.reads(v1::ReadOutput { expected: 1, ..read() }).await;
+    assert!(matches!(late.hears().await, Up::Error(error) if error.gone));
     let mut file = outputs.file();
     let mut slowest = Duration::ZERO;
     let mut offset = 0;

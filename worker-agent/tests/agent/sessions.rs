@@ -127,7 +127,11 @@ async fn a_session_given_up_keeps_its_socket_until_the_newer_join_is_answered() 
     node.keeper.welcome().await;
     let (up, closed) = node.leader.joined().await.ends_stream();
     let (mut newer, _) = node.leader.session().await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    // What it did with the older one when it joined anew, it did before it answers.
+    for nonce in 1..=3 {
+        newer.says(Down::Ping(v1::Ping { nonce })).await;
+        assert_eq!(newer.hears_besides_beats().await, Up::Pong(v1::Pong { nonce }));
+    }
     assert!(!closed.load(Ordering::SeqCst), "its end would look like the agent's death");
     newer.welcomes().await;
     let released = async {

@@ -6,6 +6,7 @@ mod client;
 mod crash;
 mod kill;
 mod lease;
+mod lost;
 mod pace;
 mod runner;
 mod spawn;
@@ -35,8 +36,15 @@ fn main() -> ExitCode {
             let _ = std::process::Command::new("/bin/true").env_clear().status();
         },
         _ => {
-            let tests =
-                [spawn::TESTS, kill::TESTS, pace::TESTS, lease::TESTS, crash::TESTS, client::TESTS];
+            let tests = [
+                spawn::TESTS,
+                kill::TESTS,
+                pace::TESTS,
+                lease::TESTS,
+                crash::TESTS,
+                lost::TESTS,
+                client::TESTS,
+            ];
             let code = runner::run(&tests.concat());
             world::remove_program();
             code

@@ -153,13 +153,23 @@ impl World {
     /// Becomes the keeper's client, as an agent does: waits for a keeper that is coming back, starts
     /// one where there is none.
     pub fn connect(&mut self) {
+        self.connect_or(|error| panic!("{error}"));
+    }
+
+    /// The same where a launch may be refused for a while.
+    pub fn connect_patiently(&mut self) {
+        self.connect_or(drop);
+    }
+
+    fn connect_or(&mut self, failed: impl Fn(String)) {
         self.client = None;
         let dir = self.dir();
         let welcome = wait_for("a keeper that answers", || {
-            if keeper::lock_state(&dir).unwrap() == LockState::Free {
-                self.launch().unwrap();
+            let client = Client::connect(&dir);
+            if client.is_err() && keeper::lock_state(&dir).unwrap() == LockState::Free {
+                self.launch().unwrap_or_else(&failed);
             }
-            let mut client = Client::connect(&dir).ok()?;
+            let mut client = client.ok()?;
             client.send(Request::Hello(KeeperHello::default())).ok()?;
             match client.receive(Duration::from_secs(5)).ok()?? {
                 Event::Welcome(welcome) => Some((client, welcome)),

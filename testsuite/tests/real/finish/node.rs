@@ -28,7 +28,6 @@ fn copy(from: &Path, to: &Path) {
 fn a_job_whose_nodes_directory_was_deleted_under_it_is_lost_at_the_time_limit() {
     let mut split = Split::start(world!(), Pace::FORGETFUL);
     let job = running_job(&split.world, &SURVIVES, "a", 5);
-    let pid = pid_of(&split.world, "a");
     split.agent.kill9();
     std::fs::remove_dir_all(split.agent_data()).unwrap();
     // A node without its directory is a new one: nobody can speak for the old one's job.
@@ -37,13 +36,29 @@ fn a_job_whose_nodes_directory_was_deleted_under_it_is_lost_at_the_time_limit() 
     assert_eq!(split.world.docket(&["run", "--", "true"]).code, Some(0), "the new node works");
     assert!(split.world.docket(&["nodes"]).text().contains("up"));
     assert_eq!(split.world.docket(&["run", "--", "true"]).code, Some(0), "and goes on to work");
-    // The old keeper stays until the job ends by itself, and no longer.
-    assert!(alive(pid));
-    assert_eq!(keepers(&split.world), 2, "one of the deleted directory, one of the new");
-    let_go(&split.world, "a");
+    // Nobody will hear of that job again, so its old keeper ends it, and itself.
     split.world.must_be_gone(job);
     wait_until("the orphaned keeper ends", SOON, || keepers(&split.world) == 1);
     assert_once(&split.world, "a");
+}
+
+#[test]
+fn a_job_whose_journal_was_removed_is_vanished_and_nothing_of_it_lives() {
+    for with_id in [true, false] {
+        let mut split = Split::start(world!(), Pace::QUICK);
+        let tree = "setsid sleep 999 & setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' &";
+        let job = split.world.submit_sh(&SURVIVES, &format!("{tree} sleep 999"));
+        split.world.wait_state(job, "RUN");
+        std::fs::remove_dir_all(split.agent_data().join("journal")).unwrap();
+        if !with_id {
+            std::fs::remove_file(split.agent_data().join("journal.id")).unwrap();
+        }
+        split.world.kill_role(Role::Keeper);
+        split.world.must_end(job, End::without_code("vanished", "RUN -> EXIT vanished"));
+        split.world.must_be_gone(job);
+        split.agent.must_live();
+        assert_eq!(split.world.docket(&["run", "--", "true"]).code, Some(0), "the node works on");
+    }
 }
 
 /// Keepers that live.
