@@ -8,9 +8,10 @@ use crate::proposer::{Item, OwnSender};
 use crate::raft::Reply;
 use crate::watch::{Watcher, Watchers};
 use docket_core::leader::{Action, Event, Leader, LeaderConfig, OUTBOX_MAX, SessionEnd, SessionId};
-use docket_core::ledger::{Frozen, Ledger};
+use docket_core::ledger::{Frozen, Ledger, Outcome};
 use prost::Message as _;
-use proto::{JobId, v1};
+use proto::JobId;
+use proto::v1::{self, command};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -387,6 +388,7 @@ impl Pump {
         debug_assert_eq!(applied.outcomes.len(), proposal.commands.len());
         applied.changed.iter().for_each(|task| self.watchers.notify(task.job));
         self.count(entry.bytes.len(), proposal.commands.len());
+        self.warn_of_older_log(&proposal.commands, &applied.outcomes);
         self.step(Event::Applied {
             index: entry.position,
             commands: &proposal.commands,
@@ -403,6 +405,32 @@ impl Pump {
             });
         }
         ControlFlow::Continue(())
+    }
+
+    /// Said by the leader, at the join that found it out.
+    fn warn_of_older_log(&self, commands: &[v1::Command], outcomes: &[Outcome]) {
+        if self.leading.is_none() {
+            return;
+        }
+        for (command, outcome) in commands.iter().zip(outcomes) {
+            let (Some(command::Kind::AgentUp(up)), Outcome::AgentUp) = (&command.kind, outcome)
+            else {
+                continue;
+            };
+            let agent = up.join.as_ref().and_then(|join| self.ledger.agent(&join.agent_id));
+            let Some(agent) = agent else { continue };
+            if let Some(lost) = agent.facts_lost().filter(|lost| lost.unjudged) {
+                tracing::warn!(
+                    node = agent.name(),
+                    "this controller's log is OLDER than what it once acknowledged: facts {} to {} \
+                     of this node's journal are gone for good. Was an old copy of the data \
+                     directory put in place? Attempts that the node does not have any more end as \
+                     vanished; they may have run.",
+                    lost.from.0,
+                    lost.to.0
+                );
+            }
+        }
     }
 
     fn change_role(&mut self, role: Role) {

@@ -178,6 +178,8 @@ impl World {
             version: "sim".to_owned(),
             pid: 1,
             limits: "none".to_owned(),
+            // It never lets go of a record.
+            first_seq: 1,
         };
         self.tell_agent(n, keeper_event::Kind::Welcome(welcome));
     }
@@ -441,6 +443,7 @@ impl World {
             disk_full: keeper.refuses > 3,
             problem: String::new(),
             live: keeper.tasks.len() as u32,
+            first_seq: 1,
         }
     }
 }

@@ -14,6 +14,8 @@ pub struct FactRelay {
     open: bool,
     sent_to: u64,
     acked: u64,
+    /// Highest record that any session acknowledged: of those up to here the keeper may let go.
+    released: u64,
     /// A resend from here is under way: what comes from further on is older than the request.
     asked_from: Option<u64>,
     /// Something was dropped since the window was full.
@@ -45,13 +47,14 @@ pub enum Acked {
 impl FactRelay {
     /// A keeper said how far its records are acknowledged.
     pub fn keeper_is_at(&mut self, acked: u64) {
-        *self = FactRelay { acked, sent_to: acked, ..FactRelay::default() };
+        *self = FactRelay { acked, released: acked, sent_to: acked, ..FactRelay::default() };
     }
 
     /// A session begins: everything unacknowledged goes again, from the returned record on.
     pub fn begin(&mut self) -> u64 {
         self.open = true;
         self.stalled = false;
+        self.acked = self.released;
         self.ask(self.acked + 1)
     }
 
@@ -87,6 +90,7 @@ impl FactRelay {
             return Acked::Nonsense;
         }
         self.acked = self.acked.max(to);
+        self.released = self.released.max(to);
         if self.stalled && self.sent_to - self.acked < WINDOW_RECORDS / 2 {
             self.stalled = false;
             return Acked::TellAndAsk(self.ask(self.sent_to + 1));
@@ -94,14 +98,30 @@ impl FactRelay {
         Acked::Tell
     }
 
-    /// The controller misses records from `from` on. `None`: it acknowledged them, they are gone.
-    pub fn rewind(&mut self, from: u64) -> Option<u64> {
-        (from > self.acked).then(|| self.ask(from.min(self.sent_to + 1)))
+    /// The controller misses records from `from` on. `None`: it acknowledged them and the keeper's
+    /// journal, which begins at `first`, has let go of them. What it still holds goes again: the log
+    /// of that controller is an older copy of the one that acknowledged.
+    pub fn rewind(&mut self, from: u64, first: u64) -> Option<u64> {
+        if from == 0 || from < first.min(self.acked + 1) {
+            return None;
+        }
+        self.acked = self.acked.min(from - 1);
+        Some(self.ask(from.min(self.sent_to + 1)))
     }
 
-    /// Highest record that was acknowledged.
+    /// The record that was asked for and did not come yet.
+    pub fn waits_for(&self) -> Option<u64> {
+        self.asked_from.filter(|_| self.open)
+    }
+
+    /// Highest record that the controller of this session has.
     pub fn acked(&self) -> u64 {
         self.acked
+    }
+
+    /// Highest record that was ever acknowledged.
+    pub fn released(&self) -> u64 {
+        self.released
     }
 
     fn ask(&mut self, from: u64) -> u64 {
@@ -168,8 +188,21 @@ mod tests {
         let mut relay = begun(0);
         assert_eq!(relay.offer(&batch(1, 5)), Verdict::Send);
         assert_eq!(relay.acknowledge(2), Acked::Tell);
-        assert_eq!(relay.rewind(2), None);
-        assert_eq!(relay.rewind(4), Some(4));
+        assert_eq!(relay.rewind(2, 3), None);
+        assert_eq!(relay.rewind(4, 3), Some(4));
         assert_eq!(relay.offer(&batch(4, 5)), Verdict::Send);
+    }
+
+    #[test]
+    fn a_leader_with_an_older_log_gets_again_what_the_journal_still_holds() {
+        let mut relay = begun(20);
+        assert_eq!(relay.offer(&batch(21, 22)), Verdict::Send);
+        assert_eq!(relay.rewind(14, 15), None, "that is gone");
+        assert_eq!(relay.rewind(15, 15), Some(15));
+        assert_eq!(relay.waits_for(), Some(15));
+        assert_eq!(relay.offer(&batch(21, 22)), Verdict::Drop, "under way before the question");
+        assert_eq!(relay.offer(&batch(15, 22)), Verdict::Send);
+        assert_eq!((relay.waits_for(), relay.acked()), (None, 14));
+        assert_eq!(relay.acknowledge(22), Acked::Tell);
     }
 }

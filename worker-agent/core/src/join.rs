@@ -44,6 +44,8 @@ pub struct Session {
     pub(crate) refused: u64,
     /// What the leases of this session live on.
     pub(crate) echoes: Echoes,
+    /// The first record of the keeper's journal, as its join told it.
+    pub(crate) first_seq: u64,
 }
 
 /// Leader hints followed at once before the back-off applies: voters may point at each other.
@@ -98,9 +100,11 @@ impl AgentCore {
                 ..self.config.resources.clone()
             }),
             next_seq: keeper.last_seq + 1,
+            first_seq: keeper.holds_from(self.relay.released()),
             heartbeat_interval_ms: self.config.heartbeat_interval_ms,
             address,
         };
+        let first_seq = join.first_seq;
         // Durable first: an incarnation that was ever shown must never be used again.
         self.out.push(Action::Save(self.saved.clone()));
         self.tell_leader(no, Up::Join(join));
@@ -111,6 +115,7 @@ impl AgentCore {
             next_beat_ms: now_ms,
             refused: 0,
             echoes: Echoes::default(),
+            first_seq,
         });
     }
 

@@ -5,6 +5,7 @@ use crate::agent::AgentCore;
 use crate::event::Action;
 use crate::facts::Verdict;
 use crate::join::Link;
+use crate::leader::GONE;
 use proto::v1;
 use proto::v1::agent_message::Kind as Up;
 use proto::v1::keeper_event::Kind;
@@ -16,6 +17,8 @@ pub struct KeeperView {
     pub(crate) welcome: v1::KeeperWelcome,
     /// Highest record of its journal that is known.
     pub(crate) last_seq: u64,
+    /// Lowest record that its journal still holds or will write; 0: it does not tell.
+    pub(crate) first_seq: u64,
     /// Its last answer, and when the question was sent: what it vouches for is no younger.
     pub(crate) pong: Option<(v1::KeeperPong, u64)>,
     /// A question without answer yet; only one at a time.
@@ -27,6 +30,14 @@ impl KeeperView {
     /// When it is asked next; not while it owes an answer.
     pub fn next_ping_ms(&self) -> u64 {
         self.asked.map_or(self.ping_at_ms, |_| u64::MAX)
+    }
+
+    /// The lowest record that can be sent again: what is not acknowledged is always there.
+    pub(crate) fn holds_from(&self, released: u64) -> u64 {
+        match self.first_seq {
+            0 => released + 1,
+            first => first.min(released + 1),
+        }
     }
 }
 
@@ -41,6 +52,7 @@ impl AgentCore {
             }
             Some(Kind::Pong(pong)) => {
                 self.keeper_reaches(pong.last_seq);
+                self.keeper_begins_at(pong.first_seq, now_ms);
                 self.keeper_answered(pong);
             }
             Some(Kind::Problem(v1::KeeperProblem { message })) => {
@@ -58,6 +70,7 @@ impl AgentCore {
         self.keeper_trouble.clear();
         self.keeper = Some(KeeperView {
             last_seq: welcome.next_seq.saturating_sub(1),
+            first_seq: welcome.first_seq,
             welcome,
             pong: None,
             asked: None,
@@ -161,6 +174,18 @@ impl AgentCore {
         let nonce = self.asks.fresh_nonce();
         keeper.asked = Some((nonce, now_ms));
         self.tell_keeper(ToKeeper::Ping(v1::KeeperPing { nonce }));
+    }
+
+    /// Its journal may let go of acknowledged records just as an older controller asks for them: the
+    /// next join tells that they are gone.
+    fn keeper_begins_at(&mut self, first_seq: u64, now_ms: u64) {
+        let Some(keeper) = &mut self.keeper else { return };
+        keeper.first_seq = keeper.first_seq.max(first_seq);
+        let Link::Joined(session) = &self.link else { return };
+        if self.relay.waits_for().is_some_and(|asked| asked < first_seq) {
+            let no = session.no;
+            self.give_up(no, GONE, now_ms);
+        }
     }
 
     fn keeper_reaches(&mut self, seq: u64) {

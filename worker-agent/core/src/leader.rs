@@ -10,6 +10,10 @@ use proto::v1::agent_message::Kind as Up;
 use proto::v1::keeper_request::Kind as ToKeeper;
 use proto::v1::leader_message::Kind;
 
+/// Why a session ends whose controller asks for facts that went a moment ago: the next join tells
+/// that they are gone.
+pub(crate) const GONE: &str = "the facts it asks for are gone from the keeper's journal";
+
 impl AgentCore {
     pub(crate) fn hear_leader(&mut self, no: SessionNo, message: v1::LeaderMessage, now_ms: u64) {
         let v1::LeaderMessage { term, incarnation, kind } = message;
@@ -89,7 +93,7 @@ impl AgentCore {
             Kind::SendManifest(v1::SendManifest { nonce }) => self.ask_manifest_for(nonce),
             Kind::Ack(ack) => self.acknowledged(no, &ack),
             Kind::Heartbeat(answer) => self.heartbeat_answered(no, answer),
-            Kind::Resend(resend) => self.resend(no, &resend),
+            Kind::Resend(resend) => self.resend(no, &resend, now_ms),
             Kind::Later(later) => self.later(no, &later),
             // Handled before the fence, or only while leaving.
             Kind::Welcome(_) | Kind::Refused(_) | Kind::Ping(_) | Kind::Goodbye(_) => {}
@@ -117,18 +121,35 @@ impl AgentCore {
         }
     }
 
-    fn resend(&mut self, no: SessionNo, resend: &v1::ResendFrom) {
+    fn resend(&mut self, no: SessionNo, resend: &v1::ResendFrom, now_ms: u64) {
         if !self.speaks_of_our_journal(&resend.journal_id) {
             return;
         }
-        match self.relay.rewind(resend.from) {
-            Some(from) => self.tell_keeper(ToKeeper::Resend(v1::KeeperResend { from })),
+        let acked = self.relay.acked();
+        let released = self.relay.released();
+        let first = self.keeper.as_ref().map_or(0, |keeper| keeper.holds_from(released));
+        match self.relay.rewind(resend.from, first) {
+            Some(from) => {
+                self.tell_keeper(ToKeeper::Resend(v1::KeeperResend { from }));
+                if self.relay.acked() < acked {
+                    // What went at a position that it does not have was not taken.
+                    self.tell_unjournalled(0);
+                }
+            }
+            None if self.let_go_since_join(resend.from) => self.give_up(no, GONE, now_ms),
             None => {
-                let acked = self.relay.acked();
                 let what = format!("wants facts from {}, but acknowledged to {acked}", resend.from);
                 self.refuse(no, what);
             }
         }
+    }
+
+    /// The journal let go of that record after this session's join told that it is there.
+    fn let_go_since_join(&self, from: u64) -> bool {
+        let (Link::Joined(session), Some(keeper)) = (&self.link, &self.keeper) else {
+            return false;
+        };
+        (session.first_seq..keeper.first_seq).contains(&from)
     }
 
     fn later(&mut self, no: SessionNo, later: &v1::Later) {

@@ -156,6 +156,74 @@ fn unacknowledged_facts_are_sent_again_after_a_reconnect() {
     assert_eq!(facts_sent(&mut world), [(3, 6), (7, 7)]);
 }
 
+/// A keeper whose journal begins at `first`, acknowledged to 20; what it welcomes is a new session.
+fn older_log_world(first_seq: u64) -> (World, u64) {
+    let mut world = World::new();
+    let welcome = v1::KeeperWelcome { first_seq, ..World::keeper_welcome(20) };
+    world.keeper(FromKeeper::Welcome(welcome));
+    world.connects(1);
+    let told = first_of(&world.sent_up().remove(0));
+    world.leader(1, Down::Welcome(World::welcome()));
+    world.keeper_pongs(1);
+    world.actions.clear();
+    (world, told)
+}
+
+fn first_of(kind: &Up) -> u64 {
+    match kind {
+        Up::Join(join) => join.first_seq,
+        other => panic!("no join: {other:?}"),
+    }
+}
+
+fn asks_from(from: u64) -> Down {
+    Down::Resend(v1::ResendFrom { journal_id: JOURNAL.to_vec(), from })
+}
+
+#[test]
+fn a_join_tells_where_the_keepers_journal_begins() {
+    assert_eq!(older_log_world(15).1, 15);
+    assert_eq!(older_log_world(0).1, 21, "of a keeper that does not tell: what it owes is there");
+    assert_eq!(older_log_world(30).1, 21, "what is not acknowledged is never gone");
+}
+
+#[test]
+fn a_controller_with_an_older_log_gets_what_the_journal_still_holds_though_it_was_acknowledged() {
+    let (mut world, _) = older_log_world(15);
+    world.facts(21, 22);
+    world.leader(1, asks_from(15));
+    assert_eq!(world.sent_down(), [resend(15)]);
+    world.facts(15, 22);
+    assert_eq!(facts_sent(&mut world), [(21, 22), (15, 22)]);
+    world.leader(1, ack(22));
+    assert_eq!(world.sent_down(), [ToKeeper::Ack(v1::KeeperAck { to: 22 })]);
+    world.leader(1, asks_from(14));
+    assert_eq!(world.sent_down(), [], "that is gone, as the join told");
+}
+
+#[test]
+fn a_journal_that_lets_go_of_what_is_asked_for_is_told_by_a_new_join() {
+    for asked_first in [true, false] {
+        let (mut world, _) = older_log_world(15);
+        if asked_first {
+            world.leader(1, asks_from(15));
+            world.facts(19, 22);
+            assert_eq!(facts_sent(&mut world), [], "the answer begins behind the question");
+        }
+        world.pass(2_000);
+        world.keeper_pongs_from(19);
+        if !asked_first {
+            world.leader(1, asks_from(15));
+        }
+        let goodbye = world.sent_up().into_iter().any(|kind| matches!(kind, Up::Goodbye(_)));
+        assert!(goodbye, "asked first: {asked_first}");
+        let no = world.dials();
+        world.connects(no);
+        let first = world.sent_up().iter().map(first_of).collect::<Vec<_>>();
+        assert_eq!(first, [19]);
+    }
+}
+
 #[test]
 fn a_leader_with_a_gap_and_a_fact_for_later_are_passed_to_the_keeper() {
     let mut world = World::joined();

@@ -104,6 +104,7 @@ impl Keeper {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
             limits: self.slots.as_ref().map_or("none", Slots::limits).into(),
+            first_seq: self.journal.first_seq(),
         };
         let Some(connection) = self.connections.get_mut(&connection) else { return };
         connection.push(keeper_event::Kind::Welcome(welcome));
@@ -125,6 +126,7 @@ impl Keeper {
             disk_full: !self.has_room || matches!(self.health, Health::Full),
             problem: self.problem(),
             live: self.tasks.values().filter(|task| !task.is_told()).count() as u32,
+            first_seq: self.journal.first_seq(),
         }
     }
 

@@ -142,6 +142,11 @@ impl<S: Storage> Journal<S> {
         self.log.last_index() + 1
     }
 
+    /// The lowest position that it still holds; the next one if it holds none.
+    pub(crate) fn first_seq(&self) -> u64 {
+        self.log.first_index()
+    }
+
     /// Appends these records and makes all that was appended durable, with one fdatasync. On an
     /// error none of them is in the book; after `NoSpace` they may be given again.
     pub(crate) fn commit(&mut self, records: &[JournalRecord]) -> Result<(), WriteError> {

@@ -72,6 +72,11 @@ pub(super) fn agent_image(agent: &Agent) -> v1::ImageAgent {
         }),
         confirms: edit_images(&agent.confirms),
         confirm_floor_wall_ms: agent.confirms.floor_wall_ms,
+        facts_lost: agent.facts_lost.map(|lost| v1::ImageFactsLost {
+            from: lost.from.0,
+            to: lost.to.0,
+            unjudged: lost.unjudged,
+        }),
     }
 }
 

@@ -3,7 +3,7 @@
 use super::assign::stale;
 use super::book::Ledger;
 use super::memory::Edits;
-use super::node::{Agent, Session};
+use super::node::{Agent, FactsLost, Session};
 use super::outcome::{Outcome, Rejection};
 use prost::Message as _;
 use proto::{Seq, v1};
@@ -45,14 +45,7 @@ impl Ledger {
             None => join.agent_id.as_str().into(),
         };
         let known = self.agents.remove(&id);
-        // A new journal begins at 1; of the old one nothing more can come. An agent id that is new
-        // here may stand over a journal of which others took facts: those are gone from it and would
-        // be asked for in vain. What it still owes is taken all the same, by its meaning.
-        let high = match &known {
-            Some(known) if known.journal == journal => known.high,
-            Some(_) => Seq(0),
-            None => Seq(join.next_seq.saturating_sub(1)),
-        };
+        let (high, facts_lost) = standing(known.as_ref(), join, &journal);
         let (fault, confirms, boot) = match known {
             Some(known) => (known.fault, known.confirms, known.boot),
             None => (None, Edits::default(), Arc::default()),
@@ -72,8 +65,31 @@ impl Ledger {
             strays: Vec::new(),
             fault,
             confirms,
+            facts_lost,
         };
         self.agents.insert(id, agent);
+    }
+}
+
+/// How far the facts of this journal are taken, and which of them are gone for good.
+fn standing(known: Option<&Agent>, join: &v1::Join, journal: &[u8]) -> (Seq, Option<FactsLost>) {
+    let below = join.first_seq.saturating_sub(1);
+    match known {
+        Some(known) if *known.journal == *journal && below > known.high.0 => {
+            let from = Seq(known.high.0 + 1);
+            (Seq(below), Some(FactsLost { from, to: Seq(below), unjudged: true }))
+        }
+        Some(known) if *known.journal == *journal => {
+            (known.high, known.facts_lost.filter(|lost| lost.unjudged))
+        }
+        // A new journal begins at 1; of the old one nothing more can come.
+        Some(_) => (Seq(0), None),
+        // An agent id that is new here may stand over a journal of which others took facts: those are
+        // gone from it and would be asked for in vain.
+        None if join.first_seq > 0 => (Seq(below), None),
+        // An agent of before does not tell where its journal begins. What it still owes is taken all
+        // the same, by its meaning.
+        None => (Seq(join.next_seq.saturating_sub(1)), None),
     }
 }
 
@@ -93,6 +109,10 @@ fn well_formed(join: Option<&v1::Join>) -> Result<&v1::Join, Rejection> {
     }
     if join.incarnation == 0 {
         return Err(Rejection::malformed("join.incarnation", "sessions count from 1"));
+    }
+    if join.first_seq > join.next_seq {
+        let why = format!("{}, the next one is {}", join.first_seq, join.next_seq);
+        return Err(Rejection::malformed("join.first_seq", why));
     }
     if join.encoded_len() > JOIN_MAX {
         let why = format!("{} bytes, the limit is {JOIN_MAX}", join.encoded_len());

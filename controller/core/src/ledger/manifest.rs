@@ -56,6 +56,7 @@ impl Ledger {
             let seen = agent.judging.take().map(|judging| judging.seen).unwrap_or_default();
             self.prove_missing(page, &seen);
             self.judge_missing(page, &seen, &mut outcome);
+            self.losses_judged(page);
             self.open_session(&page.agent_id);
             outcome.judged = true;
         }
@@ -190,6 +191,7 @@ impl Ledger {
     ) {
         let Some(agent) = self.agents.get(page.agent_id.as_str()) else { return };
         let (up_order, journal) = (agent.up_order, Arc::clone(&agent.journal));
+        let facts_lost = agent.facts_lost.is_some_and(|lost| lost.unjudged);
         for id in self.ids_held_by(&page.agent_id) {
             let Some(job) = self.job(id) else { continue };
             let Some(grant) = job.grant() else { continue };
@@ -199,9 +201,11 @@ impl Ledger {
             }
             let same = grant.journal == journal;
             // An order that the same journal never saw was lost on the way. If it was heard to
-            // run, or the journal is another, the node has lost it: it must not run again.
-            let resends = same || Mutant::LostJournalResent.active();
-            if let (true, None, Some(cancel)) = (same, job.started(), job.cancel()) {
+            // run, or the journal is another, the node has lost it: it must not run again (P6). So too
+            // if facts are gone: it may have run, and its finish may be one of them.
+            let never_came = same && !facts_lost;
+            let resends = never_came || Mutant::LostJournalResent.active();
+            if let (true, None, Some(cancel)) = (never_came, job.started(), job.cancel()) {
                 // It never ran and can no more: nothing is to be started in order to be ended.
                 let by = cancel.by.name.clone();
                 let told = Told { gone: true, ..Told::default() };
@@ -215,6 +219,14 @@ impl Ledger {
                 self.over(id, false, ExitReason::Vanished, told, who);
                 outcome.vanished += 1;
             }
+        }
+    }
+
+    /// All that was assigned before the facts went missing is judged; what comes is whole again.
+    fn losses_judged(&mut self, page: &v1::ManifestCommand) {
+        let agent = self.agents.get_mut(page.agent_id.as_str()).filter(|_| page.at_join);
+        if let Some(lost) = agent.and_then(|agent| agent.facts_lost.as_mut()) {
+            lost.unjudged = false;
         }
     }
 

@@ -56,7 +56,7 @@ pub use image::{Frozen, IMAGE_CHUNK_BYTES};
 pub use index::Used;
 pub use job::{CancelIntent, Job, SignalRequest, SuspendIntent};
 pub use moves::{MOVES, Move};
-pub use node::{Agent, DownWhy, NodeFault, Session};
+pub use node::{Agent, DownWhy, FactsLost, NodeFault, Session};
 pub use outcome::{
     Applied, CancelResult, CancelVerdict, EditResult, ManifestOutcome, Outcome, Rejection,
 };

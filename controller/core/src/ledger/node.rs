@@ -20,6 +20,20 @@ pub struct Agent {
     pub(super) strays: Vec<AttemptId>,
     pub(super) fault: Option<NodeFault>,
     pub(super) confirms: Edits,
+    pub(super) facts_lost: Option<FactsLost>,
+}
+
+/// Facts of an agent's journal that are gone for good: some log acknowledged them, so the keeper let
+/// go of them, and this log never had them. It is an older copy of that one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FactsLost {
+    /// The first one.
+    pub from: Seq,
+    /// The last one.
+    pub to: Seq,
+    /// No manifest of a join was judged since: what that lacks may have run and ended, and its finish
+    /// may be one of these.
+    pub unjudged: bool,
 }
 
 /// Where the agent's newest session stands.
@@ -116,6 +130,11 @@ impl Agent {
     /// Highest fact of that journal that the ledger took.
     pub fn high(&self) -> Seq {
         self.high
+    }
+
+    /// Facts that were found to be gone when its newest session joined.
+    pub fn facts_lost(&self) -> Option<FactsLost> {
+        self.facts_lost
     }
 
     /// Order id of the join of its newest session: attempts assigned before it are judged.

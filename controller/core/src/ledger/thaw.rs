@@ -10,7 +10,7 @@ use super::image_parts::{kind_code, proof_code, verb_code};
 use super::index::Indexes;
 use super::job::{CancelIntent, Intents, Job, SignalRequest, SuspendIntent};
 use super::memory::{Edit, Edits, Verb};
-use super::node::{Agent, DownWhy, Judging, NodeFault, Session};
+use super::node::{Agent, DownWhy, FactsLost, Judging, NodeFault, Session};
 use super::request::RequestId;
 use super::state::{Ended, Fence, Grant, Kind, Late, Run, Started, State, Unknown, Was};
 use super::table::{Remembered, Slot};
@@ -159,6 +159,11 @@ impl Reader {
             strays: image.strays.iter().map(attempt).collect::<Result<_, _>>()?,
             fault: image.fault.map(fault).transpose()?,
             confirms: self.edits(&image.confirms, image.confirm_floor_wall_ms)?,
+            facts_lost: image.facts_lost.map(|lost| FactsLost {
+                from: Seq(lost.from),
+                to: Seq(lost.to),
+                unjudged: lost.unjudged,
+            }),
         };
         self.ledger.agents.insert(id, agent);
         Ok(())

@@ -96,8 +96,8 @@ impl World {
         self.happens(Event::Tick { load_permille: 0 });
     }
 
-    pub fn keeper_welcomes(&mut self, acked: u64) {
-        let welcome = v1::KeeperWelcome {
+    pub fn keeper_welcome(acked: u64) -> v1::KeeperWelcome {
+        v1::KeeperWelcome {
             journal_id: JOURNAL.to_vec(),
             boot_id: vec![1],
             next_seq: acked + 1,
@@ -105,8 +105,12 @@ impl World {
             version: "0.1.0".into(),
             pid: 1,
             limits: "v2".into(),
-        };
-        self.keeper(FromKeeper::Welcome(welcome));
+            first_seq: 0,
+        }
+    }
+
+    pub fn keeper_welcomes(&mut self, acked: u64) {
+        self.keeper(FromKeeper::Welcome(Self::keeper_welcome(acked)));
     }
 
     pub fn keeper(&mut self, kind: FromKeeper) {
@@ -115,6 +119,15 @@ impl World {
 
     /// The keeper answers every ping that is waiting.
     pub fn keeper_pongs(&mut self, boottime_ms: u64) {
+        self.pongs(boottime_ms, 0);
+    }
+
+    /// The same, of a journal that begins at `first_seq`.
+    pub fn keeper_pongs_from(&mut self, first_seq: u64) {
+        self.pongs(1, first_seq);
+    }
+
+    fn pongs(&mut self, boottime_ms: u64, first_seq: u64) {
         let nonces: Vec<u64> = self
             .sent_down()
             .iter()
@@ -130,6 +143,7 @@ impl World {
                 digest: 5,
                 last_seq: 8,
                 last_order: 6,
+                first_seq,
                 ..v1::KeeperPong::default()
             };
             self.keeper(FromKeeper::Pong(pong));

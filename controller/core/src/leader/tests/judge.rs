@@ -132,6 +132,18 @@ fn a_lost_data_directory_ends_what_it_held_as_vanished() {
 }
 
 #[test]
+fn a_node_whose_acknowledged_facts_this_log_never_had_gets_work_again() {
+    let (mut world, job) = dispatched_and_cut();
+    let session = world.open(v1::Join { first_seq: 21, ..rejoin(2, 7, 22) });
+    world.take(session);
+    world.manifest(session, 0, vec![], 21, 0);
+    world.facts(session, 21, 21, vec![]);
+    assert_eq!(world.take(session), ["ack 21"], "no fact that is gone is asked for");
+    assert_eq!(world.end(job), "EXIT Vanished", "it may have run: its order does not go again");
+    assert_eq!(world.reachable(), ["a1"]);
+}
+
+#[test]
 fn pages_are_judged_one_by_one_and_orders_wait_for_the_last() {
     let mut world = World::new();
     let session = world.open(join(1));

@@ -10,6 +10,7 @@ mod loss;
 mod manifest;
 mod migration;
 mod moves;
+mod older_log;
 mod random;
 mod retention;
 mod retry;

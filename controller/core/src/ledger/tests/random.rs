@@ -20,7 +20,7 @@ enum Step {
     Edit { job: u8, kind: u8, request: u8 },
     ConfirmDead { user: u8, agent: bool, request: u8 },
     Fenced { jobs: Vec<(u8, bool)> },
-    Join { agent: bool, ahead: u8, journal: u8, boot: u8 },
+    Join { agent: bool, ahead: u8, journal: u8, boot: u8, lost: u8 },
     Manifest { agent: bool, at_join: bool, last: bool, items: Vec<(u8, u8, u8)> },
     Down { agent: bool, cause: u8 },
     Heal { agent: bool, boot: u8 },
@@ -50,8 +50,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(user, agent, request)| Step::ConfirmDead { user, agent, request }),
         2 => prop::collection::vec((0u8..12, any::<bool>()), 1..4)
             .prop_map(|jobs| Step::Fenced { jobs }),
-        2 => (any::<bool>(), 0u8..3, 0u8..2, prop_oneof![4 => Just(1u8), 1 => 0u8..4])
-            .prop_map(|(agent, ahead, journal, boot)| Step::Join { agent, ahead, journal, boot }),
+        2 => (any::<bool>(), 0u8..3, 0u8..2, prop_oneof![4 => Just(1u8), 1 => 0u8..4],
+              prop_oneof![4 => Just(0u8), 1 => 0u8..4])
+            .prop_map(|(agent, ahead, journal, boot, lost)| {
+                Step::Join { agent, ahead, journal, boot, lost }
+            }),
         4 => (any::<bool>(), any::<bool>(), prop::bool::weighted(0.8),
               prop::collection::vec(triple(), 0..5))
             .prop_map(|(agent, at_join, last, items)| Step::Manifest { agent, at_join, last, items }),
@@ -114,12 +117,13 @@ fn commands(ledger: &Ledger, step: &Step) -> (Vec<v1::Blob>, Vec<Command>) {
         }
         Step::Begin { agent: first } => one(starts_of(ledger, agent(*first))),
         Step::Fenced { jobs } => one(fenced_of(ledger, jobs)),
-        Step::Join { agent: first, ahead, journal, boot } => {
+        Step::Join { agent: first, ahead, journal, boot, lost } => {
             let id = agent(*first);
             let next = incarnation(ledger, id) + u64::from(*ahead);
             let high = ledger.agent(id).map_or(0, |agent| agent.high().0);
             let join = v1::Join {
-                next_seq: high + 1,
+                next_seq: high + u64::from(*lost) + 1,
+                first_seq: if *lost == 0 { 0 } else { high + u64::from(*lost) },
                 boot_id: if *boot == 0 { Vec::new() } else { vec![b'b', *boot] },
                 ..join(id, next, ["j1", "j2"][usize::from(*journal)])
             };
@@ -369,7 +373,7 @@ fn run(ledger: &mut Ledger, steps: &[Step]) -> Vec<v1::Proposal> {
     apply(ledger, &mut proposals, Vec::new(), first, 0);
     for agent in [true, false] {
         let up = [
-            Step::Join { agent, ahead: 1, journal: 0, boot: 1 },
+            Step::Join { agent, ahead: 1, journal: 0, boot: 1, lost: 0 },
             Step::Manifest { agent, at_join: true, last: true, items: Vec::new() },
         ];
         for step in up {
