@@ -80,7 +80,7 @@ pub enum Command {
     Hold(EditArgs),
     /// Let held jobs start
     Release(EditArgs),
-    /// Stop the whole tree of jobs (SIGSTOP) until they are resumed
+    /// Stop the whole tree of jobs until they are resumed: by the cgroup freezer, else SIGSTOP
     Suspend(EditArgs),
     /// Let suspended jobs go on
     Resume(EditArgs),

@@ -7,6 +7,7 @@ use super::stuck::with_word;
 use crate::args::WaitArgs;
 use crate::failure::Failure;
 use crate::parse::exact_duration;
+use crate::render::escape::line;
 use crate::render::{task_line, verdict};
 use crate::say::{note, print};
 use proto::v1::Task;
@@ -25,13 +26,13 @@ pub async fn wait(context: &Context, args: &WaitArgs) -> Result<u8, Failure> {
         return Err(Failure::Usage(format!("--any takes at most {JOBS_MAX} ids: give fewer")));
     }
     let mut client = context.client().await?;
-    let mut states: BTreeMap<u64, String> = BTreeMap::new();
+    let mut states: BTreeMap<u64, Seen> = BTreeMap::new();
     let asker = client.clone();
     let waiting = with_word(&asker, &ids, async {
         let mut ended = Vec::new();
         for part in ids.chunks(JOBS_MAX) {
             let seen = |task: &Task| {
-                states.insert(task.job, task.state.clone());
+                states.insert(task.job, Seen::of(task));
             };
             ended.extend(follow(&mut client, part, until, seen).await?);
         }
@@ -62,16 +63,73 @@ fn told(args: &WaitArgs, ended: &[Task]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn timed_out(ids: &[u64], states: &BTreeMap<u64, String>, limit: &str) -> Failure {
-    let ended = |id: &&u64| states.get(id).is_some_and(|state| state == "DONE" || state == "EXIT");
+/// What the last word about a job said.
+struct Seen {
+    state: String,
+    user: String,
+}
+
+impl Seen {
+    fn of(task: &Task) -> Seen {
+        Seen { state: task.state.clone(), user: line(&task.user) }
+    }
+
+    fn ended(&self) -> bool {
+        matches!(self.state.as_str(), "DONE" | "EXIT")
+    }
+
+    /// What it still is; one that was stopped ends by no waiting.
+    fn words(&self, job: u64) -> String {
+        match self.state.as_str() {
+            "SUSP" => format!(
+                "job {job} is suspended: {} or root can let it go on with docket resume {job}",
+                self.user
+            ),
+            state => format!("job {job} is still {state}"),
+        }
+    }
+}
+
+fn timed_out(ids: &[u64], states: &BTreeMap<u64, Seen>, limit: &str) -> Failure {
+    let ended = |id: &&u64| states.get(id).is_some_and(Seen::ended);
     let live: Vec<&u64> = ids.iter().filter(|id| !ended(id)).collect();
+    let stopped = |id: &&&u64| states.get(id).is_some_and(|seen| seen.state == "SUSP");
     let what = match live[..] {
         [one] => match states.get(one) {
-            Some(state) => format!("job {one} is still {state}"),
+            Some(seen) => seen.words(*one),
             None => format!("job {one} is not known to have ended"),
         },
-        _ => format!("{} of {} jobs have not ended", live.len(), ids.len()),
+        _ => {
+            let (live, stopped) = (live.len(), live.iter().filter(stopped).count());
+            let stopped = match stopped {
+                0 => String::new(),
+                _ => format!(" ({stopped} suspended, until docket resume)"),
+            };
+            format!("{live} of {} jobs have not ended{stopped}", ids.len())
+        }
     };
     let ids: Vec<String> = live.iter().take(10).map(ToString::to_string).collect();
     Failure::TimedOut { what, limit: limit.to_owned(), ids: ids.join(" ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn states(states: &[(u64, &str)]) -> BTreeMap<u64, Seen> {
+        let seen = |state: &str| Seen { state: state.to_owned(), user: "mia".to_owned() };
+        states.iter().map(|(id, state)| (*id, seen(state))).collect()
+    }
+
+    #[test]
+    fn a_wait_that_times_out_on_a_suspended_job_says_who_can_resume_it() {
+        let text = timed_out(&[4], &states(&[(4, "SUSP")]), "5s").to_string();
+        let expected = "job 4 is suspended: mia or root can let it go on with docket resume 4";
+        assert!(text.contains(expected), "{text}");
+        let text = timed_out(&[4], &states(&[(4, "RUN")]), "5s").to_string();
+        assert!(text.contains("job 4 is still RUN"), "{text}");
+        let three = states(&[(1, "DONE"), (2, "SUSP"), (3, "RUN")]);
+        let text = timed_out(&[1, 2, 3], &three, "5s").to_string();
+        assert!(text.contains("2 of 3 jobs have not ended (1 suspended, until docket resume)"));
+    }
 }

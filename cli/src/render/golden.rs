@@ -515,3 +515,19 @@ fn wait_says_state_reason_and_where_to_look() {
     lost.reason = Some(Reason { kind: ExitKind::Lost.into(), ..Default::default() });
     assert_eq!(verdict(&lost), "job 122 EXIT lost: see docket explain 122");
 }
+
+#[test]
+fn a_lost_job_that_was_to_be_cancelled_says_by_whom() {
+    let mut lost = silent_sweep();
+    lost.state = "EXIT".to_owned();
+    (lost.terminal, lost.cancelled_by) = (true, Some("mia".to_owned()));
+    lost.reason = Some(Reason { kind: ExitKind::Lost.into(), ..Default::default() });
+    let text = verdict(&lost);
+    assert_eq!(text, "job 122 EXIT lost, cancel asked by mia: see docket explain 122");
+    let shown = table().show(std::slice::from_ref(&lost));
+    assert!(shown.contains("  cancel     asked by mia: docket events 122\n"), "{shown}");
+    let mut list = table();
+    list.list_page(&[lost]);
+    let listed = list.list_end(&ListSummary::default());
+    assert!(listed.contains("lost (cancel asked by mia)"), "{listed}");
+}

@@ -134,6 +134,13 @@ fn asked_for(task: &Task) -> Vec<&'static str> {
     cancel.into_iter().chain(suspend).collect()
 }
 
+/// Who asked to cancel a job that did not end as cancelled: its reason does not say it.
+pub fn cancel_beside(task: &Task) -> Option<String> {
+    let reason = task.reason.as_ref().map_or(ExitKind::Unspecified, Reason::kind);
+    let by = task.cancelled_by.as_ref().filter(|_| task.terminal)?;
+    (reason != ExitKind::Cancelled).then(|| escape::line(by))
+}
+
 fn ended(task: &Task, view: &View) -> String {
     let how = match &task.reason {
         Some(reason) if reason.kind() == ExitKind::ExitCode => {
@@ -142,6 +149,8 @@ fn ended(task: &Task, view: &View) -> String {
         Some(reason) => full(reason),
         None => format!("exit {}", task.exit_code.unwrap_or(0)),
     };
+    let cancel = cancel_beside(task).map(|by| format!(" (cancel asked by {by})"));
+    let how = format!("{how}{}", cancel.unwrap_or_default());
     let ago = task.finish_wall_ms.map(|at| q::rough(view.now_ms.saturating_sub(at)));
     let late = task.late_outcome.as_ref().map(|late| format!(" (late: {})", full(late)));
     let ago = ago.map_or(String::new(), |ago| format!(", {ago} ago"));
@@ -152,6 +161,8 @@ fn ended(task: &Task, view: &View) -> String {
 pub fn verdict(task: &Task) -> String {
     let id = super::task_id(task);
     let why = task.reason.as_ref().map_or_else(|| "no reason".to_owned(), full);
+    let cancel = cancel_beside(task).map(|by| format!(", cancel asked by {by}"));
+    let why = format!("{why}{}", cancel.unwrap_or_default());
     let kind = task.reason.as_ref().map_or(ExitKind::Unspecified, Reason::kind);
     let next = match kind {
         ExitKind::ExitCode | ExitKind::Signal | ExitKind::OutOfMemory | ExitKind::TimeLimit => {

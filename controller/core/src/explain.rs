@@ -1,6 +1,8 @@
 //! Why a job is in its state, in words: what it waits for, who has not been heard, how it ended.
 
-use crate::ledger::{Fence, Grant, Job, Ledger, State, Unknown};
+use crate::ledger::{
+    Agent, DownWhy, ExitReason, Fence, Grant, Job, Ledger, Session, State, Unknown,
+};
 use crate::scheduler::{self, NodeVerdict, Why};
 use crate::words;
 use proto::{JobId, v1};
@@ -184,11 +186,16 @@ fn waiting(ledger: &Ledger, job: &Job, fence: &Fence, answer: &mut v1::ExplainAn
          vouches for it: docket nodes confirm-dead {node}"
     ));
     answer.lines.push(match ledger.fence_over_led(job) {
-        Some(over) => format!(
-            "If {node} stays cut off, its lease is over at {} at the latest: {node} has ended it \
-             then.",
-            at(ledger, over)
-        ),
+        Some(over) => {
+            let away = match fence.kind {
+                v1::ExitKind::AgentDied => format!("the agent of {node} does not come back"),
+                _ => format!("{node} stays cut off"),
+            };
+            format!(
+                "If {away}, its lease is over at {} at the latest: {node} has ended it then.",
+                at(ledger, over)
+            )
+        }
         None => "No lease ends it: it waits for proof, however long that takes.".to_owned(),
     });
     let then = if fence.held { "held" } else { "queued" };
@@ -239,6 +246,10 @@ fn running(ledger: &Ledger, sight: &Sight, job: &Job, answer: &mut v1::ExplainAn
         job.attempt()
     ));
     answer.lines.extend(last_word(sight, grant, &node));
+    let resumes = job.suspend_requested() == Some(false);
+    if matches!(job.state(), State::Suspended(_)) && !resumes {
+        answer.lines.push(format!("It goes on after: docket resume {id}"));
+    }
 }
 
 fn last_word(sight: &Sight, grant: &Grant, node: &str) -> Option<String> {
@@ -266,7 +277,7 @@ fn silent(
     if unknown.was.started().is_none() {
         answer.lines.push("It was given to that node, its start was never heard.".to_owned());
     } else {
-        answer.lines.push(format!("{node} may be cut off and the job alive."));
+        answer.lines.push(alive(ledger, &unknown.grant, &node));
     }
     answer.lines.push(format!(
         "If {node} comes back, its manifest decides: running again, or its real exit code."
@@ -279,6 +290,19 @@ fn silent(
         ));
     }
     answer.lines.push(elsewhere(job));
+}
+
+/// Why the job may live although nobody vouches for it: what is known of the agent says how likely.
+fn alive(ledger: &Ledger, grant: &Grant, node: &str) -> String {
+    match ledger.agent(&grant.agent).map(Agent::session) {
+        Some(Session::Down(DownWhy::Died)) => {
+            format!("The agent of {node} died; its keeper holds the job, which may be alive.")
+        }
+        Some(Session::Down(DownWhy::Goodbye | DownWhy::Left)) => {
+            format!("The agent of {node} was stopped in order; its keeper goes on with the job.")
+        }
+        _ => format!("{node} may be cut off and the job alive."),
+    }
 }
 
 /// Until when it may stay unknown. In the first `heartbeat_timeout` of a term that may be later than
@@ -334,6 +358,7 @@ fn ended(ledger: &Ledger, job: &Job, answer: &mut v1::ExplainAnswer) {
     if end.reason.without_word() {
         answer.lines.push("Its node did not tell the end, so no exit code is known.".to_owned());
     }
+    answer.lines.extend(cancel_beside(job, &end.reason));
     if let Some(late) = &end.late {
         let real = words::end(&late.reason, late.status);
         answer.lines.push(format!("The real end came later and changes nothing: {real}."));
@@ -348,6 +373,16 @@ fn ended(ledger: &Ledger, job: &Job, answer: &mut v1::ExplainAnswer) {
         let from = lines.len().saturating_sub(5);
         answer.lines.extend(lines.iter().skip(from).map(|line| format!("| {line}")));
     }
+}
+
+/// Who asked to cancel a job that ended otherwise.
+fn cancel_beside(job: &Job, reason: &ExitReason) -> Option<String> {
+    let cancel = job.cancel().filter(|_| !matches!(reason, ExitReason::Cancelled { .. }))?;
+    let (by, when) = (&cancel.by.name, words::time_of_day(cancel.wall_ms));
+    Some(match reason.without_word() {
+        true => format!("{by} had asked to cancel it at {when}; nobody told what came of that."),
+        false => format!("{by} asked to cancel it at {when}, which came too late."),
+    })
 }
 
 fn node_name(ledger: &Ledger, grant: &Grant) -> String {

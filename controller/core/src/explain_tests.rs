@@ -127,7 +127,7 @@ fn a_retry_that_waits_says_for_what_proof_and_until_when_its_lease_may_hold_it()
          Attempt 1 was closed as agent-died at 22:13:20 UTC; it may still run there.\n\
          Proof is: n1 comes back without it, tells its end, or was booted anew; or an admin \
          vouches for it: docket nodes confirm-dead n1\n\
-         If n1 stays cut off, its lease is over at 22:23:28 UTC at the latest: n1 has ended it then.\n\
+         If the agent of n1 does not come back, its lease is over at 22:23:28 UTC at the latest: n1 has ended it then.\n\
          Then attempt 2 is queued (1 of 5 retries used)."
     );
     // A new leader counts the lease anew.
@@ -202,4 +202,47 @@ fn what_its_node_must_still_carry_out_is_told() {
     world.suspend(job, true, "r");
     let text = told(&world, &sight(&world, 0), job);
     assert!(text.contains("mia asked to resume it; it goes on when n1 has been told."), "{text}");
+}
+
+#[test]
+fn a_lost_job_that_was_to_be_cancelled_says_by_whom() {
+    let mut world = World::with_node();
+    let job = world.running();
+    world.down(N1, 1, DownCause::Silence);
+    world.cancel(job);
+    world.pass(400_000);
+    world.tick();
+    let text = told(&world, &sight(&world, 0), job);
+    let asked = "mia had asked to cancel it at 22:13:20 UTC; nobody told what came of that.";
+    assert!(text.contains(asked), "{text}");
+    world.node_up(N1, 2, "j1");
+    let late = world.running();
+    world.cancel(late);
+    world.finish(late, code(0));
+    let text = told(&world, &sight(&world, 0), late);
+    assert!(text.contains("mia asked to cancel it at 22:20:00 UTC, which came too late."), "{text}");
+}
+
+#[test]
+fn a_suspended_job_says_how_it_goes_on() {
+    let mut world = World::with_node();
+    let job = world.suspended();
+    let text = told(&world, &sight(&world, 0), job);
+    assert!(text.ends_with(&format!("It goes on after: docket resume {job}")), "{text}");
+    world.suspend(job, true, "r");
+    let text = told(&world, &sight(&world, 0), job);
+    assert!(!text.contains("docket resume"), "it was asked for already: {text}");
+}
+
+#[test]
+fn an_agent_that_is_known_to_be_dead_is_not_said_to_be_cut_off() {
+    let mut world = World::with_node();
+    let unknown = v1::JobSpec { on_disconnect: v1::OnDisconnect::Unknown.into(), ..spec() };
+    let job = world.submit_spec(unknown);
+    world.assign_to(job, N1);
+    world.start(job);
+    world.down(N1, 1, DownCause::Rdhup);
+    let text = told(&world, &sight(&world, 0), job);
+    let died = "The agent of n1 died; its keeper holds the job, which may be alive.";
+    assert!(text.contains(died) && !text.contains("cut off"), "{text}");
 }

@@ -94,6 +94,10 @@ fn times(task: &Task, view: &View) -> String {
     if task.start_wall_ms.is_none() && task.retries > 0 {
         out.push_str(&field("attempt", &format!("{}{}", task.attempt, retried(task)), view));
     }
+    if let Some(by) = reason::cancel_beside(task) {
+        let text = format!("asked by {by}: docket events {}", task_id(task));
+        out.push_str(&field("cancel", &text, view));
+    }
     let why = if task.terminal { String::new() } else { reason::cell(task, view) };
     if !why.is_empty() {
         out.push_str(&field("now", &why, view));
@@ -170,7 +174,8 @@ fn next(task: &Task) -> String {
     let id = task_id(task);
     let commands: &[&str] = match task.state.as_str() {
         "PEND" => &["explain", "events", "cancel"],
-        "RUN" | "SUSP" => &["logs -f", "events", "cancel"],
+        "RUN" => &["logs -f", "events", "cancel"],
+        "SUSP" => &["resume", "logs -f", "cancel"],
         "UNKWN" => &["explain", "events", "logs"],
         "DONE" => &["logs", "events"],
         _ => &["logs", "explain", "events"],
