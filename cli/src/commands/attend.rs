@@ -5,7 +5,7 @@ use super::copy::{CopyError, copy};
 use super::follow::{Until, follow};
 use super::outcome::exit_code;
 use super::sink::{Sink, Stream};
-use super::stuck::{QUEUED_QUIETLY, never_runs};
+use super::stuck::tell_when_stuck;
 use crate::client::{Client, ClientError, Patience, request_id};
 use crate::exit;
 use crate::failure::Failure;
@@ -183,21 +183,21 @@ async fn see_through(client: &Client, job: u64, shown: Shown) -> Result<u8, Fail
 
 /// Tells why nothing happens yet: at a terminal in any case, elsewhere if nothing ever will.
 async fn explain_queue(client: &Client, job: u64, mut told: watch::Receiver<Option<Task>>) {
-    let begun = told.wait_for(|task| task.as_ref().is_some_and(has_begun));
-    if tokio::time::timeout(QUEUED_QUIETLY, begun).await.is_ok() {
-        return;
-    }
-    if !io::stderr().is_terminal() {
-        // A job that has begun or ended meanwhile ends the asking.
-        tokio::select! {
-            word = never_runs(client, job) => word.iter().for_each(|word| note(word)),
-            _ = told.wait_for(|task| task.as_ref().is_some_and(has_begun)) => {}
+    let last = told.clone();
+    let queued = || {
+        if !io::stderr().is_terminal() {
+            return;
         }
-        return;
+        let why = last.borrow().as_ref().map(|task| task.message.clone()).unwrap_or_default();
+        let why = if why.is_empty() { "docket explain tells why".to_owned() } else { why };
+        note(&format!("job {job} waits: {why}"));
+    };
+    let jobs = [job];
+    // A job that has begun or ended meanwhile ends the asking.
+    tokio::select! {
+        () = tell_when_stuck(client, &jobs, queued) => {}
+        _ = told.wait_for(|task| task.as_ref().is_some_and(has_begun)) => {}
     }
-    let why = told.borrow().as_ref().map(|task| task.message.clone()).unwrap_or_default();
-    let why = if why.is_empty() { "docket explain tells why".to_owned() } else { why };
-    note(&format!("job {job} waits: {why}"));
 }
 
 fn has_begun(task: &Task) -> bool {

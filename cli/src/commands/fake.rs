@@ -31,6 +31,8 @@ pub struct Play {
     pub offsets: Vec<u64>,
     /// Request id of each submit that was answered.
     pub answered: Vec<String>,
+    /// One for each `Explain`.
+    pub explains: VecDeque<ExplainAnswer>,
     /// Request id of each single `Submit`.
     pub submitted: Vec<String>,
 }
@@ -144,7 +146,8 @@ impl Jobs for Fake {
     }
 
     async fn explain(&self, _: Request<ExplainRequest>) -> Result<Response<ExplainAnswer>, Status> {
-        not_played()
+        self.play(|play| play.explains.pop_front())
+            .map_or_else(not_played, |answer| Ok(Response::new(answer)))
     }
 
     async fn hold(&self, _: Request<v1::EditRequest>) -> Result<Response<v1::EditAnswer>, Status> {

@@ -517,6 +517,13 @@ fn wait_says_state_reason_and_where_to_look() {
 }
 
 #[test]
+fn a_suspended_job_offers_its_resume() {
+    let stopped = ran(task(124, "encode", "SUSP"), "n1", 3 * MINUTE, None);
+    let shown = table().show(&[stopped]);
+    assert!(shown.contains("Next: docket resume 124 · docket logs -f 124"), "{shown}");
+}
+
+#[test]
 fn a_lost_job_that_was_to_be_cancelled_says_by_whom() {
     let mut lost = silent_sweep();
     lost.state = "EXIT".to_owned();

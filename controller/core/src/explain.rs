@@ -125,7 +125,8 @@ fn outlook(ledger: &Ledger, job: &Job, why: &Why) -> Option<String> {
     {
         let id = job.id();
         return Some(format!(
-            "No node that has joined can ever run it: docket cancel {id}, and ask for less."
+            "No node that has joined can ever run it. It starts if one joins that can; else: docket \
+             cancel {id}, and ask for less."
         ));
     }
     let node = why.nodes.iter().find(refused)?;

@@ -40,10 +40,11 @@ fn a_job_that_can_never_run_is_told_so() {
     let job = world.submit_spec(v1::JobSpec { cpus: 64, ..spec() });
     assert_eq!(
         told(&world, &sight(&world, 0), job),
-        "Job 1 is PEND: no node is large enough: cpus: 64 asked, 8 in all.\n\
+        "Job 1 is PEND: no node is large enough: cpus: 64 asked, 8 in all on n1.\n\
          \x20 n1  8 cpus  cpus: 64 asked, 8 in all: can never run it\n\
          Place 1 of 1 in the queue (priority 0, waiting 0s).\n\
-         No node that has joined can ever run it: docket cancel 1, and ask for less."
+         No node that has joined can ever run it. It starts if one joins that can; else: docket \
+         cancel 1, and ask for less."
     );
 }
 
@@ -220,7 +221,10 @@ fn a_lost_job_that_was_to_be_cancelled_says_by_whom() {
     world.cancel(late);
     world.finish(late, code(0));
     let text = told(&world, &sight(&world, 0), late);
-    assert!(text.contains("mia asked to cancel it at 22:20:00 UTC, which came too late."), "{text}");
+    assert!(
+        text.contains("mia asked to cancel it at 22:20:00 UTC, which came too late."),
+        "{text}"
+    );
 }
 
 #[test]

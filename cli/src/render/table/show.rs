@@ -174,8 +174,8 @@ fn next(task: &Task) -> String {
     let id = task_id(task);
     let commands: &[&str] = match task.state.as_str() {
         "PEND" => &["explain", "events", "cancel"],
-        "RUN" => &["logs -f", "events", "cancel"],
-        "SUSP" => &["resume", "logs -f", "cancel"],
+        "SUSP" if task.suspend_requested.is_none() => &["resume", "logs -f", "cancel"],
+        "RUN" | "SUSP" => &["logs -f", "events", "cancel"],
         "UNKWN" => &["explain", "events", "logs"],
         "DONE" => &["logs", "events"],
         _ => &["logs", "explain", "events"],

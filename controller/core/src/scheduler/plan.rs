@@ -160,7 +160,7 @@ fn summary(nodes: &[NodeVerdict]) -> String {
         Some(Refusal::Busy { free, .. }) => (1, u64::MAX - free),
         Some(Refusal::KeptOut { left_ms, .. }) => (2, *left_ms),
         Some(Refusal::Unreachable { .. }) => (3, 0),
-        Some(Refusal::TooSmall { has, .. }) => (4, u64::MAX - has),
+        Some(Refusal::TooSmall { asked, has, .. }) => (4, 1_000 - permille(*has, *asked)),
         Some(Refusal::OtherNode { .. } | Refusal::Label { .. }) => (5, 0),
     };
     let Some(best) = nodes.iter().min_by_key(|node| rank(node)) else { return String::new() };
@@ -169,7 +169,16 @@ fn summary(nodes: &[NodeVerdict]) -> String {
         Some(refusal @ Refusal::Busy { .. }) => refusal.to_string(),
         Some(Refusal::OtherNode { asked }) => format!("no node is named {asked}"),
         Some(Refusal::Label { key, value }) => format!("no node has the label {key}={value}"),
-        Some(refusal @ Refusal::TooSmall { .. }) => format!("no node is large enough: {refusal}"),
+        Some(refusal @ Refusal::TooSmall { .. }) => {
+            let closest = if nodes.len() > 1 { ", the closest" } else { "" };
+            format!("no node is large enough: {refusal} on {}{closest}", best.name)
+        }
         Some(refusal) => format!("{} {refusal}", best.name),
     }
+}
+
+/// How much of what is asked a node has that is too small for it.
+fn permille(has: u64, asked: u64) -> u64 {
+    let part = u128::from(has) * 1_000 / u128::from(asked.max(1));
+    u64::try_from(part).unwrap_or(1_000).min(1_000)
 }

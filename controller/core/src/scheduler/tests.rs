@@ -87,6 +87,24 @@ fn only_reachable_nodes_get_orders() {
 }
 
 #[test]
+fn the_node_that_comes_closest_is_named_with_the_limit_that_it_lacks() {
+    let mut world = World::with_node();
+    let resources = v1::NodeResources { cpus: 32, mem_bytes: 2 << 30, ..Default::default() };
+    let join = v1::Join { resources: Some(resources), ..join(N2, 1, "k1") };
+    world.apply(v1::command::Kind::AgentUp(v1::AgentUpCommand { join: Some(join) }));
+    let summary = |world: &World, job| {
+        why(&world.ledger, &all(world), job).map(|why| why.summary).unwrap_or_default()
+    };
+    let wide = cpus(&mut world, 64);
+    let text = "no node is large enough: cpus: 64 asked, 32 in all on n2, the closest";
+    assert_eq!(summary(&world, wide), text);
+    // By the share that is there: bytes and cpus do not compare.
+    let both = world.submit_spec(v1::JobSpec { cpus: 10, mem_bytes: 4 << 30, ..spec() });
+    let text = "no node is large enough: cpus: 10 asked, 8 in all on n1, the closest";
+    assert_eq!(summary(&world, both), text);
+}
+
+#[test]
 fn the_reason_names_what_is_short() {
     let mut world = World::with_node();
     let holder = cpus(&mut world, 6);
@@ -98,9 +116,12 @@ fn the_reason_names_what_is_short() {
     assert_eq!(summary(&world, waits), "cpus: 4 asked, 2 free");
     assert_eq!(world.task(waits).message, "cpus: 4 asked, 2 free");
     let never = cpus(&mut world, 64);
-    assert_eq!(summary(&world, never), "no node is large enough: cpus: 64 asked, 8 in all");
+    assert_eq!(summary(&world, never), "no node is large enough: cpus: 64 asked, 8 in all on n1");
     let memory = world.submit_spec(v1::JobSpec { mem_bytes: 9 << 30, ..spec() });
-    assert_eq!(summary(&world, memory), "no node is large enough: memory: 9G asked, 8G in all");
+    assert_eq!(
+        summary(&world, memory),
+        "no node is large enough: memory: 9G asked, 8G in all on n1"
+    );
     let named = world.submit_spec(v1::JobSpec { node: Some("n7".to_owned()), ..spec() });
     assert_eq!(summary(&world, named), "no node is named n7");
     let labels = [("gpu".to_owned(), "a100".to_owned())].into();
