@@ -251,13 +251,12 @@ impl Figures {
     pub fn of(view: &View<'_>) -> Figures {
         let ledger = view.ledger;
         let views = view.leader.node_views(ledger, view.now_ms);
-        let oldest = ledger.oldest_unknown_led();
         Figures {
             leading: view.leader.leads(),
             applied: ledger.applied(),
             tasks: ledger.counts(),
             pending: ledger.pending_count(),
-            unknown_oldest_ms: oldest.map_or(0, |since| ledger.led().saturating_sub(since)),
+            unknown_oldest_ms: view.leader.unknown_oldest_ms(ledger, view.now_ms),
             nodes: view.leader.leads().then(|| {
                 let mut nodes: BTreeMap<&'static str, u64> =
                     [NodeState::Up, NodeState::Silent, NodeState::Down, NodeState::Drained]

@@ -208,6 +208,14 @@ impl Leader {
         self.reign.as_ref().map(|reign| views::all(reign, ledger, now_ms)).unwrap_or_default()
     }
 
+    /// How long the longest unknown task is so, in led time up to now: it goes on while the log is
+    /// quiet. 0: none is. Elsewhere than at the leader, up to the last applied entry.
+    pub fn unknown_oldest_ms(&self, ledger: &Ledger, now_ms: u64) -> u64 {
+        let led = self.reign.as_ref().and_then(|reign| reign.led_ms(now_ms));
+        let led = led.unwrap_or(0).max(ledger.led());
+        ledger.oldest_unknown_led().map_or(0, |since| led.saturating_sub(since))
+    }
+
     fn depose(&mut self, turn: &mut Turn<'_>) {
         if let Some(reign) = self.reign.take() {
             self.rounds = reign.leases.round();

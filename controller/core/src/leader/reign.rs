@@ -99,6 +99,12 @@ impl Reign {
         }
     }
 
+    /// Led time now; `None` before the term has begun.
+    pub fn led_ms(&self, now_ms: u64) -> Option<u64> {
+        let begun = self.begun?;
+        Some(begun.led_ms.saturating_add(now_ms.saturating_sub(begun.at_ms)))
+    }
+
     /// It leads no longer: agents look for the next leader.
     pub fn end(self, turn: &mut Turn<'_>) {
         for id in self.newcomers.into_keys().chain(self.sessions.into_keys()) {

@@ -16,8 +16,7 @@ pub(super) fn tick(reign: &mut Reign, turn: &mut Turn<'_>) {
     if reign.timer.in_flight.is_some_and(|since| turn.lost(since)) {
         reign.timer.in_flight = None;
     }
-    let Some(begun) = reign.begun else { return };
-    let led = begun.led_ms.saturating_add(turn.now.saturating_sub(begun.at_ms));
+    let Some(led) = reign.led_ms(turn.now) else { return };
     let due = turn.ledger.next_deadline_led().is_some_and(|deadline| deadline <= led);
     if due && reign.timer.in_flight.is_none() {
         propose(reign, turn);

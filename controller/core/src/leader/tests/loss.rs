@@ -333,3 +333,20 @@ fn an_agent_that_never_comes_back_is_lost_by_the_ledgers_deadline() {
     assert_eq!(world.end(job), "EXIT Lost");
     assert!(world.proposals().contains(&"tick".to_string()));
 }
+
+#[test]
+fn the_age_of_the_oldest_unknown_task_grows_while_nothing_is_logged() {
+    let mut world = World::new();
+    let session = world.joined(join(1), vec![]);
+    let job = world.running(session, 1);
+    assert_eq!(world.leader.unknown_oldest_ms(&world.ledger, world.now), 0);
+    world.close(session, SessionEnd::Other);
+    while world.state(job) == StateName::Run {
+        world.pass(1_000);
+    }
+    let (applied, began) = (world.ledger.applied(), world.now);
+    world.pass(7_000);
+    assert_eq!(world.ledger.applied(), applied, "the log is quiet");
+    let age = world.leader.unknown_oldest_ms(&world.ledger, world.now);
+    assert!((7_000..8_100).contains(&age), "{age} ms after {began}");
+}
