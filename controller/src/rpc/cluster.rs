@@ -125,7 +125,7 @@ fn node_to_wire(ledger: &Ledger, node: NodeView) -> Option<v1::Node> {
     let mut notes = node.notes;
     notes.extend(agent.facts_lost().map(older_log));
     if let Some(fault) = agent.kept_out(ledger.led()) {
-        notes.push(format!("kept out: {} failed: {}", fault.failure.step, fault.failure.message));
+        notes.push(format!("kept out: {} failed: {}", fault.failure.step, fault.words()));
     }
     if !agent.strays().is_empty() {
         notes.push(format!("{} attempts unknown to the ledger", agent.strays().len()));

@@ -24,7 +24,7 @@ use super::commit::journal_failure;
 use super::identity;
 use super::journal::hex;
 use super::lease::Lease;
-use super::plan::fault;
+use super::plan::{directory_gone, fault};
 use super::run::{After, Health, Keeper, PARKED_MAX};
 use super::spawn::{QUEUE_MAX, SpawnOrder};
 use super::task::Task;
@@ -175,7 +175,10 @@ impl Keeper {
         key: Key,
         run: &KeeperRun,
     ) -> Result<(JobSpec, Accepted), StartFailure> {
-        if self.stopping || self.deleted {
+        if self.deleted {
+            return Err(directory_gone(&self.dir.path));
+        }
+        if self.stopping {
             return Err(refusal("keeper", libc::ESHUTDOWN, "the keeper is stopping"));
         }
         if !self.has_room || matches!(self.health, Health::Full) {

@@ -139,7 +139,12 @@ fn dir_of(spec: &JobSpec) -> &[u8] {
 /// the data directory itself: one that was deleted must not come back.
 fn run_directory(run_file: &Path, ids: Option<&Ids>) -> Result<OwnedFd, StartFailure> {
     let dir = run_file.parent().unwrap_or(Path::new("/"));
-    let fail = |e: &io::Error| fault(Step::RunDirectory, e, dir.as_os_str().as_bytes());
+    // DIR/runs/JOB/TASK.ATTEMPT
+    let data = run_file.ancestors().nth(3).unwrap_or(Path::new("/"));
+    let fail = |e: &io::Error| match e.kind() {
+        io::ErrorKind::NotFound if !data.exists() => directory_gone(data),
+        _ => fault(Step::RunDirectory, e, dir.as_os_str().as_bytes()),
+    };
     if make_dir(dir).map_err(|e| fail(&e))?
         && let Some(ids) = ids
     {
@@ -387,6 +392,21 @@ pub(crate) fn failed(step: Step, error: &io::Error, path: &[u8]) -> StartFailure
 /// A failure of docket's own step or of the machine.
 pub(crate) fn fault(step: Step, error: &io::Error, path: &[u8]) -> StartFailure {
     StartFailure { node_fault: true, ..failed(step, error, path) }
+}
+
+/// Nothing starts in a data directory that is not in its place.
+pub(super) fn directory_gone(data: &Path) -> StartFailure {
+    let step = "data-directory";
+    let name = data.display();
+    StartFailure {
+        step: step.into(),
+        errno: libc::ENOENT,
+        path: data.as_os_str().as_bytes().to_vec(),
+        message: format!(
+            "{step}: {name} was deleted or moved away under its agent: start the agent again"
+        ),
+        node_fault: true,
+    }
 }
 
 fn describe(step: Step, path: &[u8]) -> String {

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use proto::v1::finish_fact::End;
+use proto::v1::{StartFailure, fact};
 
 use crate::runner::Test;
 use crate::world::{
@@ -16,6 +17,10 @@ pub const TESTS: &[Test] = &[
     ("cgroups_of_a_removed_journal_are_found_without_its_guard", removed_without_guard),
     ("a_journal_that_is_gone_takes_a_new_id", new_id),
     ("the_jobs_of_a_deleted_directory_end_when_no_agent_is_there", deleted_directory),
+    (
+        "a_run_in_a_deleted_directory_names_it_and_is_no_fault_of_the_job",
+        deleted_directory_is_named,
+    ),
     ("the_guard_of_a_deleted_directory_ends_its_jobs", deleted_without_keeper),
     ("the_jobs_of_an_emptied_directory_end_when_another_keeper_comes", emptied_directory),
     ("a_copy_without_journal_touches_no_tree_of_the_first", copy_without_journal),
@@ -146,6 +151,48 @@ fn emptied_directory() {
         wait_for("the end of their guard", || (!is_alive(guard)).then_some(()));
         assert_eq!(status_of(&world.outcome(&Job::shell(2, "exit 4"))), exited(4));
     }
+}
+
+fn deleted_directory_is_named() {
+    for mode in [Mode::Best, Mode::Marks] {
+        let mut world = World::new(mode);
+        let running = Job::argv(1, &["sleep", "999"]);
+        world.run(&running);
+        world.start_of(&running);
+        fs::remove_dir_all(world.dir()).unwrap();
+        // Before the keeper saw it a run fails at its first step, then it is not even taken.
+        let mut id = 1;
+        let mut refused = false;
+        while !refused {
+            id += 1;
+            let job = Job::shell(id, "true");
+            world.run(&job);
+            let (failure, by_refusal) = world.until("a failure", |world| failure_of(world, &job));
+            assert_eq!((failure.step.as_str(), failure.errno), ("data-directory", libc::ENOENT));
+            assert!(failure.node_fault);
+            let dir = world.dir().display().to_string();
+            let wanted = format!(
+                "data-directory: {dir} was deleted or moved away under its agent: start the agent again"
+            );
+            assert_eq!(failure.message, wanted);
+            refused = by_refusal;
+        }
+    }
+}
+
+/// Why a job did not start, and whether it was not even taken.
+fn failure_of(world: &World, job: &Job) -> Option<(StartFailure, bool)> {
+    let attempt = Some(job.attempt_ref());
+    world.facts.iter().find_map(|f| match &f.kind {
+        Some(fact::Kind::Refused(refused)) if refused.attempt == attempt => {
+            Some((refused.failure.clone().unwrap(), true))
+        }
+        Some(fact::Kind::Finish(finish)) if finish.attempt == attempt => match &finish.end {
+            Some(End::StartFailure(failure)) => Some((failure.clone(), false)),
+            other => panic!("{other:?}"),
+        },
+        _ => None,
+    })
 }
 
 /// Files, but no sockets and no lock that anybody holds.

@@ -75,6 +75,18 @@ pub struct NodeFault {
     pub wall_ms: u64,
 }
 
+impl NodeFault {
+    /// Why its step failed. The node's own words may begin with the step, which is told beside them.
+    pub fn words(&self) -> String {
+        let v1::StartFailure { step, errno, message, .. } = &self.failure;
+        let rest = message.strip_prefix(step.as_str()).filter(|rest| rest.starts_with([':', ' ']));
+        match rest.unwrap_or(message).trim_start_matches([':', ' ']) {
+            "" => format!("errno {errno}"),
+            words => words.to_owned(),
+        }
+    }
+}
+
 /// A manifest whose pages are coming in.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Judging {

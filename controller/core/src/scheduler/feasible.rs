@@ -101,10 +101,7 @@ fn not_kept_out(_: &Ask, agent: &Agent, _: &Free, led_ms: u64) -> Option<Refusal
     let fault = agent.kept_out(led_ms)?;
     Some(Refusal::KeptOut {
         step: fault.failure.step.clone(),
-        message: match fault.failure.message.is_empty() {
-            true => format!("errno {}", fault.failure.errno),
-            false => fault.failure.message.clone(),
-        },
+        message: fault.words(),
         left_ms: fault.until_led_ms.saturating_sub(led_ms),
     })
 }

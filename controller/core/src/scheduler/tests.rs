@@ -1,6 +1,7 @@
 //! The scheduler over a real ledger: order, fit, reasons, and the cost of a long queue.
 
 use super::*;
+use crate::ledger::NodeFault;
 use crate::ledger::tests::world::*;
 use proto::JobId;
 use proto::v1;
@@ -144,6 +145,27 @@ fn a_node_with_a_fault_is_kept_out_and_tried_again() {
     world.pass(1000);
     world.tick();
     assert_eq!(planned(&world), [(job, N1.to_owned())]);
+}
+
+#[test]
+fn the_step_that_keeps_a_node_out_is_named_once() {
+    let fault = |step: &str, message: &str| NodeFault {
+        failure: v1::StartFailure {
+            step: step.into(),
+            errno: 28,
+            message: message.into(),
+            ..Default::default()
+        },
+        count: 1,
+        until_led_ms: 0,
+        wall_ms: 0,
+    };
+    assert_eq!(fault("cgroup", "").words(), "errno 28");
+    assert_eq!(fault("cgroup", "No space left on device").words(), "No space left on device");
+    assert_eq!(fault("cgroup", "cgroup: No space").words(), "No space");
+    let path = fault("run-directory", "run-directory /d/runs/5: No such file or directory");
+    assert_eq!(path.words(), "/d/runs/5: No such file or directory");
+    assert_eq!(fault("run", "runner: gone").words(), "runner: gone");
 }
 
 #[test]
