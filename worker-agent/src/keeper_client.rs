@@ -26,6 +26,11 @@ const EAGER: Duration = Duration::from_millis(2);
 /// Between looks at one that does not answer.
 const PATIENT: Duration = Duration::from_millis(250);
 
+/// Between tries to start one that says why it does not start, doubling: what is wrong with its
+/// directory is seldom over at once, and each try forks and writes to its log.
+const FAILED_FIRST: Duration = Duration::from_secs(1);
+const FAILED_LAST: Duration = Duration::from_secs(30);
+
 /// Requests that may wait unread. The window of a session's orders fits; past it the keeper hangs,
 /// and the connection is given up so that a later join sees what was lost.
 const OUTBOX_MAX_BYTES: usize = 64 << 20;
@@ -39,6 +44,8 @@ pub struct KeeperLink {
     phase: Phase,
     /// Since when nobody answers; eager tries and silence before the operator is told.
     away_since: Instant,
+    /// Starts in a row that failed.
+    failures: u32,
 }
 
 enum Phase {
@@ -73,7 +80,7 @@ impl KeeperLink {
     /// Nothing is done before [`KeeperLink::next`].
     pub fn new(dir: PathBuf) -> Self {
         let now = Instant::now();
-        KeeperLink { dir, phase: Phase::Waiting { until: now }, away_since: now }
+        KeeperLink { dir, phase: Phase::Waiting { until: now }, away_since: now, failures: 0 }
     }
 
     /// Queues a request; without a keeper it is dropped, as the core knows.
@@ -123,12 +130,13 @@ impl KeeperLink {
         let lock = self.dir.join("keeper.lock");
         match attempt {
             Attempt::Connected(stream) => {
+                self.failures = 0;
                 self.phase = Phase::Up(Box::new(Open::new(stream)));
                 None
             }
             Attempt::Held { by } if late => Some(Event::KeeperTrouble(format!(
-                "{} is held ({by}), but its keeper has not answered for {} s: end that process if \
-                 it hangs; a second keeper is never started",
+                "{} is held ({by}), but its keeper has not answered for {} s: see keeper.log there, and \
+                 end that process if it hangs; a second keeper is never started",
                 lock.display(),
                 ANSWER_WITHIN.as_secs(),
             ))),
@@ -138,7 +146,9 @@ impl KeeperLink {
             ))),
             Attempt::Held { .. } | Attempt::Launched => None,
             Attempt::Failed { why } => {
-                self.phase = Phase::Waiting { until: Instant::now() + PATIENT };
+                let pause = pause_after(self.failures);
+                self.failures = self.failures.saturating_add(1);
+                self.phase = Phase::Waiting { until: Instant::now() + pause };
                 Some(Event::KeeperTrouble(why))
             }
         }
@@ -157,6 +167,10 @@ impl KeeperLink {
         let late = self.away_since.elapsed() >= ANSWER_WITHIN;
         late.then(|| Event::KeeperTrouble(format!("the keeper of {dir} does not answer: {error}")))
     }
+}
+
+fn pause_after(failures: u32) -> Duration {
+    FAILED_FIRST.saturating_mul(1 << failures.min(8)).min(FAILED_LAST)
 }
 
 async fn attempt(dir: PathBuf) -> Attempt {
@@ -296,5 +310,35 @@ impl Open {
         let event = v1::KeeperEvent::decode(frame).map_err(io::Error::other)?;
         self.inbox_read += 4 + size;
         Ok(Some(event))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests {
+    use super::*;
+
+    /// The pause that was begun just now, in whole seconds.
+    fn waits(link: &KeeperLink) -> u64 {
+        match link.phase {
+            Phase::Waiting { until } => {
+                (until - Instant::now() + Duration::from_millis(500)).as_secs()
+            }
+            _ => panic!("it does not wait"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_keeper_that_does_not_start_is_tried_again_ever_later() {
+        let mut link = KeeperLink::new(PathBuf::from("/nowhere"));
+        let failed = || Attempt::Failed { why: "the journal cannot be opened".into() };
+        for seconds in [1, 2, 4, 8, 16, 30, 30] {
+            assert!(matches!(link.tried(failed()), Some(Event::KeeperTrouble(_))));
+            assert_eq!(waits(&link), seconds);
+        }
+        let (stream, _other) = UnixStream::pair().unwrap();
+        link.tried(Attempt::Connected(stream));
+        link.tried(failed());
+        assert_eq!(waits(&link), 1, "one that answered begins anew");
     }
 }
