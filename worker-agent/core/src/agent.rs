@@ -5,6 +5,7 @@ use crate::event::{Action, Event, Saved, SessionNo, Target};
 use crate::facts::FactRelay;
 use crate::join::Link;
 use crate::keeper::KeeperView;
+use crate::later::PutOff;
 use crate::manifest::Asks;
 use crate::orders::Orders;
 use proto::v1;
@@ -53,6 +54,7 @@ pub struct AgentCore {
     /// Why there is no keeper; empty while there is one.
     pub(crate) keeper_trouble: String,
     pub(crate) relay: FactRelay,
+    pub(crate) put_off: PutOff,
     /// Exits that the keeper could not journal; at most one an attempt it holds.
     pub(crate) unjournalled: Vec<v1::FinishFact>,
     pub(crate) orders: Orders,
@@ -84,6 +86,7 @@ impl AgentCore {
             keeper: None,
             keeper_trouble: String::new(),
             relay: FactRelay::default(),
+            put_off: PutOff::default(),
             unjournalled: Vec::new(),
             orders: Orders::default(),
             asks: Asks::default(),
@@ -130,7 +133,8 @@ impl AgentCore {
             Link::Dialling { .. } | Link::Unready { .. } | Link::Joining(_) | Link::Ended => None,
         };
         let ping = self.keeper.as_ref().map(KeeperView::next_ping_ms);
-        link.into_iter().chain(ping).chain(self.sweep_at_ms).min()
+        let put_off = self.put_off.due_ms();
+        link.into_iter().chain(ping).chain(put_off).chain(self.sweep_at_ms).min()
     }
 
     /// Identity and highest epoch, as last ordered to be saved.
@@ -149,6 +153,7 @@ impl AgentCore {
     fn run_due(&mut self, now_ms: u64) {
         self.dial_if_due(now_ms);
         self.ping_keeper_if_due(now_ms);
+        self.tell_put_off_if_due(now_ms);
         self.sweep_if_due(now_ms);
         self.beat_if_due(now_ms);
         self.give_up_if_silent(now_ms);

@@ -7,6 +7,10 @@ use proto::v1;
 /// past it facts are dropped here and asked for again, so that memory stays flat.
 pub const WINDOW_RECORDS: u64 = 8_192;
 
+/// Records that may be sent beyond what the keeper may let go of: facts that are put off are no
+/// reason to hold up what comes behind them, as long as memory and journal stay bounded.
+pub const KEPT_RECORDS: u64 = 8 * WINDOW_RECORDS;
+
 /// How far the journal went up in this session.
 #[derive(Clone, Debug, Default)]
 pub struct FactRelay {
@@ -14,7 +18,7 @@ pub struct FactRelay {
     open: bool,
     sent_to: u64,
     acked: u64,
-    /// Highest record that any session acknowledged: of those up to here the keeper may let go.
+    /// Highest record of which the keeper was told that it is acknowledged: it may let go up to here.
     released: u64,
     /// A resend from here is under way: what comes from further on is older than the request.
     asked_from: Option<u64>,
@@ -31,17 +35,6 @@ pub enum Verdict {
     Drop,
     /// Something before it is missing: ask the keeper from there.
     Ask(u64),
-}
-
-/// What an acknowledgement leads to.
-#[derive(PartialEq, Eq, Debug)]
-pub enum Acked {
-    /// The keeper is to be told.
-    Tell,
-    /// As `Tell`, and it is to send again from there.
-    TellAndAsk(u64),
-    /// It speaks of records never sent in this session.
-    Nonsense,
 }
 
 impl FactRelay {
@@ -68,7 +61,7 @@ impl FactRelay {
         if !self.open || batch.to <= self.sent_to || batch.from > batch.to {
             return Verdict::Drop;
         }
-        if self.sent_to - self.acked >= WINDOW_RECORDS {
+        if self.full() {
             self.stalled = true;
             return Verdict::Drop;
         }
@@ -84,18 +77,40 @@ impl FactRelay {
         Verdict::Send
     }
 
-    /// The controller has everything up to `to` in its log.
-    pub fn acknowledge(&mut self, to: u64) -> Acked {
-        if to > self.sent_to {
-            return Acked::Nonsense;
+    /// The controller has everything up to `to` in its log. False: it speaks of records that were
+    /// never sent in this session.
+    #[must_use]
+    pub fn acknowledge(&mut self, to: u64) -> bool {
+        let sent = to <= self.sent_to;
+        if sent {
+            self.acked = self.acked.max(to);
         }
-        self.acked = self.acked.max(to);
-        self.released = self.released.max(to);
-        if self.stalled && self.sent_to - self.acked < WINDOW_RECORDS / 2 {
-            self.stalled = false;
-            return Acked::TellAndAsk(self.ask(self.sent_to + 1));
+        sent
+    }
+
+    /// Up to where the keeper may let go now, if that is news for it; never up to `kept` or above.
+    pub fn release(&mut self, kept: Option<u64>) -> Option<u64> {
+        let to = kept.map_or(self.acked, |kept| self.acked.min(kept.saturating_sub(1)));
+        if to <= self.released {
+            return None;
         }
-        Acked::Tell
+        self.released = to;
+        Some(to)
+    }
+
+    /// From where the keeper is to send again what was dropped, once there is room.
+    pub fn resume(&mut self) -> Option<u64> {
+        let half = self.sent_to - self.acked < WINDOW_RECORDS / 2;
+        if !self.open || !self.stalled || self.full() || !half {
+            return None;
+        }
+        self.stalled = false;
+        Some(self.ask(self.sent_to + 1))
+    }
+
+    fn full(&self) -> bool {
+        self.sent_to - self.acked >= WINDOW_RECORDS
+            || self.sent_to.saturating_sub(self.released) >= KEPT_RECORDS
     }
 
     /// The controller misses records from `from` on. `None`: it acknowledged them and the keeper's
@@ -119,7 +134,7 @@ impl FactRelay {
         self.acked
     }
 
-    /// Highest record that was ever acknowledged.
+    /// Highest record of which the keeper was told that it is acknowledged.
     pub fn released(&self) -> u64 {
         self.released
     }
@@ -171,15 +186,17 @@ mod tests {
         assert_eq!(relay.offer(&batch(1, WINDOW_RECORDS)), Verdict::Send);
         let next = WINDOW_RECORDS + 1;
         assert_eq!(relay.offer(&batch(next, next)), Verdict::Drop);
-        assert_eq!(relay.acknowledge(10), Acked::Tell);
-        assert_eq!(relay.acknowledge(WINDOW_RECORDS), Acked::TellAndAsk(next));
+        assert!(relay.acknowledge(10));
+        assert_eq!((relay.release(None), relay.resume()), (Some(10), None));
+        assert!(relay.acknowledge(WINDOW_RECORDS));
+        assert_eq!((relay.release(None), relay.resume()), (Some(WINDOW_RECORDS), Some(next)));
         assert_eq!(relay.offer(&batch(next, next)), Verdict::Send);
     }
 
     #[test]
     fn an_acknowledgement_of_what_was_never_sent_is_nonsense() {
         let mut relay = begun(3);
-        assert_eq!(relay.acknowledge(4), Acked::Nonsense);
+        assert!(!relay.acknowledge(4));
         assert_eq!(relay.acked(), 3);
     }
 
@@ -187,7 +204,7 @@ mod tests {
     fn a_leader_that_misses_facts_gets_them_again_but_none_that_it_acknowledged() {
         let mut relay = begun(0);
         assert_eq!(relay.offer(&batch(1, 5)), Verdict::Send);
-        assert_eq!(relay.acknowledge(2), Acked::Tell);
+        assert!(relay.acknowledge(2));
         assert_eq!(relay.rewind(2, 3), None);
         assert_eq!(relay.rewind(4, 3), Some(4));
         assert_eq!(relay.offer(&batch(4, 5)), Verdict::Send);
@@ -203,6 +220,23 @@ mod tests {
         assert_eq!(relay.offer(&batch(21, 22)), Verdict::Drop, "under way before the question");
         assert_eq!(relay.offer(&batch(15, 22)), Verdict::Send);
         assert_eq!((relay.waits_for(), relay.acked()), (None, 14));
-        assert_eq!(relay.acknowledge(22), Acked::Tell);
+        assert!(relay.acknowledge(22));
+        assert_eq!(relay.release(None), Some(22));
+    }
+
+    #[test]
+    fn what_the_keeper_must_keep_holds_up_others_only_when_they_are_very_many() {
+        let mut relay = begun(0);
+        let mut sent = 0;
+        while sent <= KEPT_RECORDS {
+            assert_eq!(relay.offer(&batch(sent + 1, sent + 4_096)), Verdict::Send, "from {sent}");
+            sent += 4_096;
+            assert!(relay.acknowledge(sent));
+            assert_eq!(relay.release(Some(5)), (sent == 4_096).then_some(4));
+        }
+        assert_eq!(relay.offer(&batch(sent + 1, sent + 1)), Verdict::Drop);
+        assert_eq!(relay.resume(), None);
+        assert_eq!(relay.release(None), Some(sent));
+        assert_eq!(relay.resume(), Some(sent + 1));
     }
 }

@@ -304,6 +304,7 @@ impl AgentCore {
     /// Refuses what the old session still has queued, before any new join is built.
     fn end_session_duties(&mut self) {
         self.relay.end();
+        self.put_off.forget();
         self.orders.clear();
         self.asks.forget_session();
     }

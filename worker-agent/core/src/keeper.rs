@@ -65,6 +65,7 @@ impl AgentCore {
 
     fn keeper_welcomed(&mut self, welcome: v1::KeeperWelcome, now_ms: u64) {
         self.relay.keeper_is_at(welcome.acked);
+        self.put_off.forget();
         // It tells those of its own again.
         self.unjournalled.clear();
         self.keeper_trouble.clear();
@@ -93,6 +94,7 @@ impl AgentCore {
             self.out.push(Action::Warn("lost the keeper's socket; jobs go on".to_owned()));
         }
         self.relay.end();
+        self.put_off.forget();
         self.orders.clear();
         self.asks.forget_all();
     }

@@ -2,7 +2,6 @@
 
 use crate::agent::AgentCore;
 use crate::event::{Action, SessionNo};
-use crate::facts::Acked;
 use crate::join::Link;
 use crate::orders::Order;
 use proto::v1;
@@ -94,7 +93,7 @@ impl AgentCore {
             Kind::Ack(ack) => self.acknowledged(no, &ack),
             Kind::Heartbeat(answer) => self.heartbeat_answered(no, answer),
             Kind::Resend(resend) => self.resend(no, &resend, now_ms),
-            Kind::Later(later) => self.later(no, &later),
+            Kind::Later(later) => self.later(&later, now_ms),
             // Handled before the fence, or only while leaving.
             Kind::Welcome(_) | Kind::Refused(_) | Kind::Ping(_) | Kind::Goodbye(_) => {}
         }
@@ -104,17 +103,11 @@ impl AgentCore {
         if !self.speaks_of_our_journal(&ack.journal_id) {
             return;
         }
-        let tell = ToKeeper::Ack(v1::KeeperAck { to: ack.to });
         let first = self.relay.acked() == 0;
-        match self.relay.acknowledge(ack.to) {
-            Acked::Tell => self.tell_keeper(tell),
-            Acked::TellAndAsk(from) => {
-                self.tell_keeper(tell);
-                self.tell_keeper(ToKeeper::Resend(v1::KeeperResend { from }));
-            }
-            Acked::Nonsense => {
-                self.refuse(no, format!("acknowledgement of fact {}, which was not sent", ack.to));
-            }
+        if self.relay.acknowledge(ack.to) {
+            self.release_to_keeper();
+        } else {
+            self.refuse(no, format!("acknowledgement of fact {}, which was not sent", ack.to));
         }
         if first {
             self.tell_unjournalled(0);
@@ -152,19 +145,7 @@ impl AgentCore {
         (session.first_seq..keeper.first_seq).contains(&from)
     }
 
-    fn later(&mut self, no: SessionNo, later: &v1::Later) {
-        if !self.speaks_of_our_journal(&later.journal_id) {
-            return;
-        }
-        let v1::Later { seq, reason, .. } = later;
-        self.out.push(Action::Note(format!(
-            "session {}: fact {seq} is to come again later: {reason}",
-            no.0
-        )));
-        self.tell_keeper(ToKeeper::Later(v1::KeeperLater { seq: *seq }));
-    }
-
-    fn speaks_of_our_journal(&self, journal_id: &[u8]) -> bool {
+    pub(crate) fn speaks_of_our_journal(&self, journal_id: &[u8]) -> bool {
         self.keeper.as_ref().is_some_and(|keeper| keeper.welcome.journal_id == journal_id)
     }
 }

@@ -11,6 +11,7 @@ mod event;
 mod facts;
 mod join;
 mod keeper;
+mod later;
 mod leader;
 mod lease;
 mod manifest;

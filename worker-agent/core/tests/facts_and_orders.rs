@@ -230,9 +230,102 @@ fn a_leader_with_a_gap_and_a_fact_for_later_are_passed_to_the_keeper() {
     world.facts(1, 5);
     let resend_from = v1::ResendFrom { journal_id: JOURNAL.to_vec(), from: 2 };
     world.leader(1, Down::Resend(resend_from));
-    let later = v1::Later { journal_id: JOURNAL.to_vec(), seq: 4, reason: "full".into() };
-    world.leader(1, Down::Later(later));
-    assert_eq!(world.sent_down(), [resend(2), ToKeeper::Later(v1::KeeperLater { seq: 4 })]);
+    world.leader(1, later(4));
+    assert_eq!(world.sent_down(), [resend(2)]);
+    world.pass(1_000);
+    assert_eq!(put_off_down(&mut world), [again(4)]);
+}
+
+fn later(seq: u64) -> Down {
+    Down::Later(v1::Later { journal_id: JOURNAL.to_vec(), seq, reason: "full".into() })
+}
+
+fn again(seq: u64) -> ToKeeper {
+    ToKeeper::Later(v1::KeeperLater { seq })
+}
+
+fn acked(to: u64) -> ToKeeper {
+    ToKeeper::Ack(v1::KeeperAck { to })
+}
+
+/// What went to the keeper about its facts.
+fn put_off_down(world: &mut World) -> Vec<ToKeeper> {
+    let of_facts = |request: &ToKeeper| {
+        matches!(request, ToKeeper::Later(_) | ToKeeper::Ack(_) | ToKeeper::Resend(_))
+    };
+    world.sent_down().into_iter().filter(of_facts).collect()
+}
+
+/// Time passes in a session whose controller answers.
+fn heard_for(world: &mut World, ms: u64) {
+    for _ in 0..ms / 100 {
+        world.leader(1, Down::Heartbeat(v1::HeartbeatAnswer::default()));
+        world.pass(100);
+    }
+}
+
+#[test]
+fn a_fact_that_is_put_off_is_journalled_anew_only_after_a_wait_that_grows() {
+    let mut world = World::joined();
+    world.facts(1, 3);
+    world.leader(1, later(2));
+    world.leader(1, ack(3));
+    assert_eq!(put_off_down(&mut world), [acked(1)], "the keeper must keep it");
+    let mut seq = 2;
+    for wait_ms in [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000] {
+        heard_for(&mut world, wait_ms - 100);
+        assert_eq!(put_off_down(&mut world), [], "before {wait_ms} ms have passed");
+        world.pass(100);
+        let (last, next) = (seq.max(3), seq.max(3) + 1);
+        assert_eq!(put_off_down(&mut world), [again(seq), acked(last)], "after {wait_ms} ms");
+        // It comes again behind the others, and is put off again.
+        world.facts(next, next);
+        world.leader(1, later(next));
+        world.leader(1, ack(next));
+        seq = next;
+    }
+    // Taken at last; the next trouble begins with a short wait.
+    heard_for(&mut world, 30_000);
+    assert_eq!(put_off_down(&mut world), [again(seq), acked(seq)]);
+    heard_for(&mut world, 32_000);
+    world.facts(seq + 1, seq + 1);
+    world.leader(1, later(seq + 1));
+    world.pass(1_000);
+    assert_eq!(put_off_down(&mut world), [again(seq + 1)]);
+}
+
+#[test]
+fn facts_behind_one_that_is_put_off_go_up_and_are_told_as_acknowledged_with_it() {
+    let mut world = World::joined();
+    world.facts(1, 2);
+    world.leader(1, later(1));
+    world.leader(1, ack(2));
+    world.facts(3, 9);
+    assert_eq!(facts_sent(&mut world), [(1, 2), (3, 9)]);
+    world.leader(1, later(5));
+    world.leader(1, ack(9));
+    assert_eq!(put_off_down(&mut world), []);
+    world.pass(1_000);
+    assert_eq!(put_off_down(&mut world), [again(1), again(5), acked(9)]);
+}
+
+#[test]
+fn what_was_put_off_in_a_session_that_ended_is_sent_again_from_the_keepers_journal() {
+    let mut world = World::joined();
+    world.facts(1, 4);
+    world.leader(1, later(2));
+    world.leader(1, ack(4));
+    world.breaks(1);
+    world.actions.clear();
+    let no = world.dials();
+    world.joins(no);
+    assert!(world.sent_down().contains(&resend(2)));
+    world.facts(2, 4);
+    world.leader(no, later(2));
+    world.leader(no, ack(4));
+    assert_eq!(put_off_down(&mut world), []);
+    world.pass(2_000);
+    assert_eq!(put_off_down(&mut world), [again(2), acked(4)]);
 }
 
 #[test]

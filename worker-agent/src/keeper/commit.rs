@@ -20,6 +20,11 @@ use super::sys;
 impl Keeper {
     /// Makes the batch durable, then does what waited for it.
     pub(super) fn commit(&mut self) {
+        if !self.batch.is_empty() && !matches!(self.health, Health::Full) {
+            self.commit_batch();
+        }
+        // Behind the batch: what lets a fact go must not be durable before the fact that is told
+        // anew for it.
         if !self.quiet.is_empty() && matches!(self.health, Health::Good) {
             let quiet = std::mem::take(&mut self.quiet);
             // Acknowledgements: without room they are forgotten, and told facts are told again.
@@ -28,9 +33,6 @@ impl Keeper {
                 Err(e) => self.break_journal(&e),
             }
             self.look_ms = self.look_ms.min(identity::boottime_ms() + LOOK_BUSY_MS);
-        }
-        if !self.batch.is_empty() && !matches!(self.health, Health::Full) {
-            self.commit_batch();
         }
         self.publish_fences();
         if self.batch.is_empty() {

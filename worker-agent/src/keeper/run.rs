@@ -330,7 +330,7 @@ impl Keeper {
     }
 
     fn sealed_end(&mut self) -> i32 {
-        if !self.quiet.is_empty() {
+        if !self.quiet.is_empty() && self.batch.is_empty() {
             // Lost acknowledgements only make facts told twice.
             let _ = self.journal.append(&std::mem::take(&mut self.quiet));
         }

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use proto::AttemptId;
 use proto::digest::Digest;
+use proto::v1::journal_record::Kind;
 use proto::v1::keeper_event::Kind as Event;
 use proto::v1::keeper_request::Kind as Request;
 use proto::v1::{KeeperHello, KeeperLater, KeeperPing, KeeperStop, Phase};
+use rustix::process::{Pid, Signal, kill_process};
 use worker_agent::keeper::{Client, LockState, lock_state};
 
 use crate::runner::Test;
@@ -21,6 +23,7 @@ pub const TESTS: &[Test] = &[
     ("a_second_launch_starts_nothing", second_launch),
     ("manifest_and_digest_say_the_same", manifest),
     ("a_fact_told_later_comes_behind_the_others", later),
+    ("an_acknowledgement_is_journalled_behind_what_is_told_anew_for_it", acked_behind),
     ("stop_ends_jobs_only_if_asked", stop),
     ("a_deleted_directory_ends_the_keeper_after_its_jobs", deleted),
     ("a_journal_that_is_not_understood_is_named", bad_journal),
@@ -124,6 +127,28 @@ fn later() {
     assert_eq!(world.phase_of(&job), Some(Phase::Ended), "still owed");
     world.ack_all();
     assert_eq!(world.phase_of(&job), None);
+}
+
+fn acked_behind() {
+    let mut world = World::new(Mode::Best);
+    world.outcome(&Job::shell(1, "exit 3"));
+    let seq = world.facts.last().unwrap().seq;
+    // Both are read in one turn of the keeper.
+    let keeper = Pid::from_raw(world.welcome.pid as i32).unwrap();
+    kill_process(keeper, Signal::STOP).unwrap();
+    world.send(Request::Later(KeeperLater { seq }));
+    world.send(Request::Ack(proto::v1::KeeperAck { to: seq }));
+    kill_process(keeper, Signal::CONT).unwrap();
+    let again =
+        world.until("the fact again", |world| world.facts.iter().map(|f| f.seq).find(|s| *s > seq));
+    let acked = world.until("the acknowledgement", |world| {
+        let records = world.journal_records();
+        records.iter().find_map(|(at, record)| match &record.kind {
+            Some(Kind::Acked(acked)) if acked.to == seq => Some(*at),
+            _ => None,
+        })
+    });
+    assert!(again < acked, "cut between {acked} and {again} the log would have lost the fact");
 }
 
 fn stop() {

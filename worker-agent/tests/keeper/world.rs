@@ -15,9 +15,9 @@ use prost::Message;
 use proto::v1::keeper_event::Kind as Event;
 use proto::v1::keeper_request::Kind as Request;
 use proto::v1::{
-    AttemptRef, Fact, FinishFact, JobSpec, KeeperAck, KeeperHello, KeeperKill, KeeperManifest,
-    KeeperManifestAsk, KeeperPing, KeeperPong, KeeperRun, KeeperStop, KeeperWelcome, KillCause,
-    Phase, StartFact, StartFailure, Token, fact, finish_fact,
+    AttemptRef, Fact, FinishFact, JobSpec, JournalRecord, KeeperAck, KeeperHello, KeeperKill,
+    KeeperManifest, KeeperManifestAsk, KeeperPing, KeeperPong, KeeperRun, KeeperStop,
+    KeeperWelcome, KillCause, Phase, StartFact, StartFailure, Token, fact, finish_fact,
 };
 use worker_agent::keeper::{self, Client, LockState};
 
@@ -322,6 +322,22 @@ impl World {
 
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir().join("keeper.log")).unwrap_or_default()
+    }
+
+    /// What its journal holds now, read from a copy.
+    pub fn journal_records(&self) -> Vec<(u64, JournalRecord)> {
+        let copy = tempfile::tempdir().unwrap();
+        for entry in fs::read_dir(self.dir().join("journal")).unwrap() {
+            let entry = entry.unwrap();
+            fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+        }
+        let text = fs::read_to_string(self.dir().join("journal.id")).unwrap();
+        let id = u128::from_str_radix(text.trim(), 16).unwrap().to_be_bytes();
+        let identity = wal::Identity { cluster_id: id, owner_id: 0 };
+        let disk = wal::Disk::open(copy.path()).unwrap();
+        let (log, found) = wal::Log::open(disk, identity, wal::Options::keeper()).unwrap();
+        let entries = log.read(found.first.max(1), found.last).unwrap().into_iter();
+        entries.map(|e| (e.index, JournalRecord::decode(&*e.payload).unwrap())).collect()
     }
 
     /// Kills the keeper outright; the guard lives.
