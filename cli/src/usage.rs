@@ -234,6 +234,19 @@ mod tests {
     }
 
     #[test]
+    fn hints_do_not_depend_on_the_name_of_the_program() {
+        for name in ["docket", "dk", "/opt/my docket/docket-0.1"] {
+            let refused = |words: &[&str]| {
+                let words = std::iter::once(name).chain(words.iter().copied());
+                super::words(&Cli::try_parse_from(words).unwrap_err())
+            };
+            assert_eq!(refused(&["set", "1"]), "set what? docket set ID… --priority N", "{name}");
+            assert_eq!(refused(&["logs", "2", "3"]), "3: one word too many: it takes one job id");
+            assert!(refused(&["wal", "verfy"]).contains("did you mean verify?"), "{name}");
+        }
+    }
+
+    #[test]
     fn the_commands_that_change_jobs_take_ids() {
         for name in ["hold", "release", "suspend", "resume"] {
             Cli::try_parse_from(["docket", name, "1", "2"]).unwrap();

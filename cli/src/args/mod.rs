@@ -23,6 +23,8 @@ use std::sync::OnceLock;
 #[derive(Debug, Parser)]
 #[command(
     name = "docket",
+    // Whatever the file is called: messages and hints name commands as the documentation does.
+    bin_name = "docket",
     version,
     long_version = long_version(),
     about = "Runs jobs and tells the truth about how they ended",

@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Width of a table whose reader tells none.
+/// Width of a paragraph whose reader tells none.
 const USUAL_WIDTH: usize = 80;
 /// Narrower than this no table is readable.
 const NARROWEST: usize = 40;
@@ -47,7 +47,14 @@ impl Context {
 
 /// The reader of stdout: a terminal with its width and colours, or something else.
 pub fn view() -> View {
-    View { now_ms: now_ms(), zone: TimeZone::system(), width: width(), colour: colour() }
+    let columns = columns();
+    View {
+        now_ms: now_ms(),
+        zone: TimeZone::system(),
+        width: columns.unwrap_or(USUAL_WIDTH).max(NARROWEST),
+        cuts: columns.is_some(),
+        colour: colour(),
+    }
 }
 
 /// Now, UTC ms.
@@ -56,10 +63,11 @@ pub fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn width() -> usize {
+/// As COLUMNS says, else of the terminal; `None`: neither.
+fn columns() -> Option<usize> {
     let told = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
     let seen = tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col));
-    told.or(seen).filter(|columns| *columns > 0).unwrap_or(USUAL_WIDTH).max(NARROWEST)
+    told.or(seen).filter(|columns| *columns > 0)
 }
 
 /// Colours go to terminals whose owner did not say no (no-color.org).

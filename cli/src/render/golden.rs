@@ -11,7 +11,7 @@ const SECOND: u64 = 1000;
 const MINUTE: u64 = 60 * SECOND;
 
 fn view() -> View {
-    View { now_ms: NOW, zone: TimeZone::UTC, width: 80, colour: false }
+    View { now_ms: NOW, zone: TimeZone::UTC, width: 80, cuts: true, colour: false }
 }
 
 fn table() -> Box<dyn Render> {

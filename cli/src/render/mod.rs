@@ -32,10 +32,20 @@ pub struct View {
     pub now_ms: u64,
     /// Where the reader is.
     pub zone: TimeZone,
-    /// Columns of the terminal.
+    /// Columns of the terminal; paragraphs are wrapped at it.
     pub width: usize,
+    /// Cells of tables are cut so that a row fits: nobody can widen a terminal, but what a program
+    /// reads or a file keeps must be whole.
+    pub cuts: bool,
     /// Colours are wanted.
     pub colour: bool,
+}
+
+impl View {
+    /// Most columns of a row of a table.
+    fn row_max(&self) -> usize {
+        if self.cuts { self.width } else { usize::MAX }
+    }
 }
 
 /// One screen after another, in one form. Every method returns text that ends with a line end, or

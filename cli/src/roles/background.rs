@@ -4,11 +4,15 @@
 //! What the pipe carries, one line each: `docket is up: …`, `taken`, or `failed CODE WORDS`.
 
 use super::lock::{holder, is_free};
-use super::{RoleError, data_dir};
+use super::{RoleError, data_dir, ending};
 use crate::args::UpArgs;
-use crate::client::{SOCKET, dial_in};
+use crate::client::{Address, Client, SOCKET, dial_in};
 use crate::failure::Failure;
 use crate::parse::{exact_duration, exact_size};
+use crate::render::quantity::date_time;
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use proto::v1::StatusRequest;
 use rustix::fs::OFlags;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -26,6 +30,8 @@ const LOG: &str = "up.log";
 const LOG_MAX_BYTES: u64 = 16 << 20;
 /// Somebody else's start is waited for so long.
 const OTHER_START_MAX: Duration = Duration::from_secs(60);
+/// A node that serves answers in milliseconds.
+const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// Between two looks at somebody else's start.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -65,18 +71,51 @@ pub async fn start_in_background(dir: &Path, idle: Duration) -> Result<Backgroun
     }
 }
 
-/// Starts a node as the arguments say and gives the line that it prints.
-pub fn start_and_report(dir: &Path, args: &UpArgs) -> Result<String, RoleError> {
+/// Starts a node as the arguments say and gives the line that it prints. One that serves there
+/// already is as good.
+pub fn start_and_report(dir: &Path, args: &UpArgs, uid: u32) -> Result<String, RoleError> {
     let (dir, said) = start(dir, args)?;
     match said {
         Said::Up(line) => Ok(line),
-        Said::Taken => {
-            let pid = holder(&dir).map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
-            Err(RoleError::InUse { dir, pid })
-        }
+        Said::Taken => ending::runtime()?.block_on(found(&dir, args, uid)),
         Said::Failed(error) => Err(error),
         Said::Nothing => Err(RoleError::Silent { dir, what: "ended without a word" }),
     }
+}
+
+/// The line about a node that was there before.
+async fn found(dir: &Path, args: &UpArgs, uid: u32) -> Result<String, RoleError> {
+    let silent = |why: String| {
+        let pid = holder(dir).map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
+        RoleError::NotServing { dir: dir.to_owned(), pid, why }
+    };
+    other_start(dir).await?;
+    let asked = tokio::time::timeout(ANSWER_MAX, async {
+        let client = Client::at(Address::Unix(dir.join(SOCKET)), uid).await;
+        let client = client.map_err(|why| why.to_string())?;
+        let answer = client.cluster().status(StatusRequest {}).await;
+        answer.map(tonic::Response::into_inner).map_err(|why| why.message().to_owned())
+    });
+    let status = match asked.await {
+        Ok(Ok(status)) => status,
+        Ok(Err(why)) => return Err(silent(why)),
+        Err(_) => return Err(silent(format!("no word in {} s", ANSWER_MAX.as_secs()))),
+    };
+    if status.leader == 0 {
+        return Err(silent("its controller does not lead".to_owned()));
+    }
+    let now_ms = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0);
+    let since = date_time(now_ms.saturating_sub(status.uptime_ms), &TimeZone::system());
+    let asked = args.listen.is_some() || args.http.is_some() || args.cpus.is_some();
+    let kept = match asked || args.mem.is_some() {
+        true => "; it keeps the settings that it was started with",
+        false => "",
+    };
+    let dir = dir.display();
+    Ok(format!(
+        "docket is up: already running in {dir} (pid {}, since {since}){kept}\n",
+        status.pid
+    ))
 }
 
 fn start(dir: &Path, args: &UpArgs) -> Result<(PathBuf, Said), RoleError> {

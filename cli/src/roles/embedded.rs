@@ -85,11 +85,13 @@ async fn start_and_stop(node: Node, report: Option<&Report>) -> Result<(), RoleE
     let connector = Connector::Memory(streams.clone());
     let mut agent = tokio::spawn(worker_agent::run(node.agent, connector, stop.clone()));
     let client = Client::in_process(streams);
+    let mut is_whole = true;
     let early = tokio::select! {
         joined = joined(&client, &node_name) => {
             if !joined {
                 note("the agent has not joined yet: jobs wait; see the messages above");
             }
+            is_whole = joined;
             None
         }
         signal = ending.next() => Some(Why::Asked(signal.to_owned())),
@@ -98,7 +100,7 @@ async fn start_and_stop(node: Node, report: Option<&Report>) -> Result<(), RoleE
     let why = match early {
         Some(why) => why,
         None => {
-            say_up(&addresses, report);
+            say_up(&addresses, is_whole, report);
             until_end(&mut controller, &mut agent, &mut ending, node.idle_exit).await
         }
     };
@@ -123,8 +125,13 @@ pub fn metrics_at(http: &str) -> String {
 }
 
 /// The line that scripts wait for.
-fn say_up(addresses: &[String], report: Option<&Report>) {
-    let line = format!("docket is up: {} (pid {})\n", addresses.join(", "), std::process::id());
+fn say_up(addresses: &[String], is_whole: bool, report: Option<&Report>) {
+    let (places, pid) = (addresses.join(", "), std::process::id());
+    let but = match (is_whole, report) {
+        (false, Some(_)) => "; jobs wait, for its agent has not joined yet: see up.log there",
+        _ => "",
+    };
+    let line = format!("docket is up: {places} (pid {pid}){but}\n");
     match report {
         Some(report) => report.up(&line),
         // If nobody reads it, the node serves all the same.

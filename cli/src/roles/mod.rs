@@ -119,6 +119,20 @@ pub enum RoleError {
         /// What it does instead.
         what: &'static str,
     },
+    /// A node has the directory and does not serve.
+    #[error(
+        "the node in {} (pid {pid}) does not answer: {why}; look into {}, docket down ends it",
+        dir.display(),
+        dir.join("up.log").display()
+    )]
+    NotServing {
+        /// Its directory.
+        dir: PathBuf,
+        /// Who has it.
+        pid: String,
+        /// What it says instead.
+        why: String,
+    },
     /// The system refuses something that every part needs.
     #[error("cannot {what}: {why}")]
     System {

@@ -34,7 +34,7 @@ pub fn up(places: &Places, args: &UpArgs) -> Result<u8, Failure> {
 fn in_background(places: &Places, args: &UpArgs) -> Result<u8, Failure> {
     let settings = Settings::load(args.config.as_deref())?;
     let dir = directory(places, args, &settings)?;
-    print(&background::start_and_report(&dir, args)?)?;
+    print(&background::start_and_report(&dir, args, places.uid)?)?;
     Ok(exit::DONE)
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 use testsuite::patience::{SOON, wait_until};
 use testsuite::world;
-use testsuite::world::{Role, World, alive};
+use testsuite::world::{Role, World, alive, finish};
 
 /// What `docket up` has to stop in (design 7).
 const STOP_MAX: Duration = Duration::from_secs(5);
@@ -50,6 +50,43 @@ fn a_second_instance_on_the_directory_is_refused_by_name() {
     assert!(said.contains(&node.pid().to_string()), "it names the first one: {said}");
     node.must_live();
     assert_eq!(world.docket(&["run", "--", "true"]).code, Some(0), "the first one is untouched");
+}
+
+#[test]
+fn up_in_the_background_finds_the_node_that_is_up_already() {
+    let world = world!();
+    let mut node = world.up(2);
+    let data = world.data();
+    let args = ["up".as_ref(), "--background".as_ref(), "--data".as_ref(), data.as_os_str()];
+    let ran = world.docket(&args);
+    assert_eq!(ran.code, Some(0), "{}", ran.describe());
+    let wanted = format!("already running in {} (pid {}, since ", data.display(), node.pid());
+    assert!(ran.text().contains(&wanted), "{}", ran.describe());
+    node.must_live();
+    // One that has the directory and does not answer is no success.
+    node.freeze();
+    let ran = world.docket(&args);
+    node.thaw();
+    assert_eq!(ran.code, Some(1), "{}", ran.describe());
+    assert!(ran.err().contains("does not answer"), "{}", ran.describe());
+    assert!(ran.err().contains(&node.pid().to_string()), "{}", ran.describe());
+    assert!(ran.err().contains("up.log"), "{}", ran.describe());
+}
+
+#[test]
+fn a_table_that_nobody_looks_at_is_not_cut() {
+    let world = world!();
+    let _node = world.up(2);
+    let name = "a-name-that-is-much-longer-than-any-column-of-a-terminal-would-ever-be".repeat(2);
+    let job = world.submit(&["--name", &name, "--", "true"]);
+    world.wait_end(job);
+    let piped = world.ok(&["list"]);
+    assert!(piped.contains(&name) && !piped.contains('…'), "{piped}");
+    // Who says how wide it may be gets that.
+    let mut narrow = world.docket_command(&["list"]);
+    narrow.env("COLUMNS", "60");
+    let narrow = finish(narrow, &[]).text();
+    assert!(narrow.contains('…') && !narrow.contains(&name), "{narrow}");
 }
 
 #[test]

@@ -18,8 +18,11 @@ fn words(result: &EditResult) -> String {
         "resume-requested" if state == "RUN" => "runs".to_owned(),
         "suspend-requested" => format!("suspend requested: {}", carried_out(result, "stops")),
         "resume-requested" => format!("resume requested: {}", carried_out(result, "continues")),
-        "set" if state == "PEND" || state.is_empty() => "set".to_owned(),
-        "set" => format!("set: it is {}; it counts if the job is queued again", line(state)),
+        "set" if state == "PEND" || state.is_empty() => "has its new priority".to_owned(),
+        "set" => format!(
+            "has its new priority: it is {}; it counts if the job is queued again",
+            line(state)
+        ),
         other => line(other),
     }
 }

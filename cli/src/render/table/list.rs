@@ -33,7 +33,7 @@ pub fn list(tasks: &[Task], summary: &ListSummary, layout: &ListLayout, view: &V
     if tasks.is_empty() {
         return footer;
     }
-    let table = grid.render(view.width, |row, at, text| match (row, columns[at]) {
+    let table = grid.render(view.row_max(), |row, at, text| match (row, columns[at]) {
         (None, _) => paint::bold(text, view),
         (Some(_), Column::State) => paint::state(text, view),
         _ => text,

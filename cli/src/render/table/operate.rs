@@ -25,7 +25,7 @@ pub fn nodes(nodes: &[Node], view: &View) -> String {
     for node in nodes {
         grid.row(node_row(node));
     }
-    grid.render(view.width, |row, at, text| match (row, at) {
+    grid.render(view.row_max(), |row, at, text| match (row, at) {
         (None, _) => paint::bold(text, view),
         (Some(_), 1) => paint::state(text, view),
         _ => text,

@@ -31,7 +31,7 @@ pub fn orphans(orphans: &[Orphan], more: bool, view: &View) -> String {
             says(orphan),
         ]);
     }
-    let mut out = grid.render(view.width, |row, _, text| match row {
+    let mut out = grid.render(view.row_max(), |row, _, text| match row {
         None => paint::bold(text, view),
         Some(_) => text,
     });
@@ -73,7 +73,7 @@ pub fn strays(nodes: &[Node], view: &View) -> String {
             ]);
         }
     }
-    let table = grid.render(view.width, |row, at, text| match (row, at) {
+    let table = grid.render(view.row_max(), |row, at, text| match (row, at) {
         (None, _) => paint::bold(text, view),
         (Some(_), 1) => paint::state(text, view),
         _ => text,
