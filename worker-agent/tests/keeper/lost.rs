@@ -17,10 +17,7 @@ pub const TESTS: &[Test] = &[
     ("cgroups_of_a_removed_journal_are_found_without_its_guard", removed_without_guard),
     ("a_journal_that_is_gone_takes_a_new_id", new_id),
     ("the_jobs_of_a_deleted_directory_end_when_no_agent_is_there", deleted_directory),
-    (
-        "a_run_in_a_deleted_directory_names_it_and_is_no_fault_of_the_job",
-        deleted_directory_is_named,
-    ),
+    ("a_run_in_a_deleted_directory_is_a_named_node_fault", deleted_directory_is_named),
     ("the_guard_of_a_deleted_directory_ends_its_jobs", deleted_without_keeper),
     ("the_jobs_of_an_emptied_directory_end_when_another_keeper_comes", emptied_directory),
     ("a_copy_without_journal_touches_no_tree_of_the_first", copy_without_journal),

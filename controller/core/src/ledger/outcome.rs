@@ -235,7 +235,7 @@ pub enum Rejection {
         limit: u64,
     },
     /// The keeper's journal is older than what this ledger took from it.
-    #[error("the journal was rolled back: the ledger has its facts up to {}, it would go on at {}, so an older copy of the agent's data directory was put back; stop the agent, end its keeper, remove journal/ in that directory and start the agent again: it begins a new journal, and jobs that still run there end as vanished", high.0, next.0)]
+    #[error("the journal was rolled back: the ledger has its facts up to {}, it would go on at {}, so an older copy of it was put back; remove journal/ in the agent's data directory, kill the process `docket keeper` of that directory, and start the agent again: it begins a new journal, and jobs that still run there end as vanished", high.0, next.0)]
     JournalRolledBack {
         /// Highest seq taken.
         high: Seq,

@@ -61,6 +61,34 @@ fn a_job_whose_journal_was_removed_is_vanished_and_nothing_of_it_lives() {
     }
 }
 
+#[test]
+fn an_older_copy_of_a_journal_is_refused_and_what_the_refusal_says_helps() {
+    let mut split = Split::start(world!(), Pace::QUICK);
+    let data = split.agent_data();
+    assert_eq!(split.world.docket(&["run", "--", "true"]).code, Some(0));
+    let older = split.world.dir().join("older");
+    copy(&data.join("journal"), &older);
+    for _ in 0..3 {
+        assert_eq!(split.world.docket(&["run", "--", "true"]).code, Some(0));
+    }
+    let job = running_job(&split.world, &SURVIVES, "a", 5);
+    split.power_off_node();
+    std::fs::remove_dir_all(data.join("journal")).unwrap();
+    copy(&older, &data.join("journal"));
+    split.agent_unseen_again();
+    let status = split.agent.ended_within(SOON);
+    assert!(!status.success(), "{status}");
+    let said = split.agent.printed();
+    assert!(said.contains("the journal was rolled back"), "{said}");
+    assert!(said.contains("remove journal/") && said.contains("`docket keeper`"), "{said}");
+    // To the letter.
+    std::fs::remove_dir_all(data.join("journal")).unwrap();
+    split.world.kill_role(Role::Keeper);
+    split.agent_again();
+    split.world.must_end(job, End::without_code("vanished", "UNKWN -> EXIT vanished"));
+    assert_eq!(split.world.docket(&["run", "--", "true"]).code, Some(0), "the node works on");
+}
+
 /// Keepers that live.
 fn keepers(world: &World) -> usize {
     let all = world.processes();
