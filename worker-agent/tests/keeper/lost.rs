@@ -52,7 +52,8 @@ fn start(world: &mut World, id: u64) -> Vec<u32> {
     world.run(&job);
     world.start_of(&job);
     wait_for_file(&world.open_path(&format!("ready{id}")));
-    wait_for("the whole tree", || (of_jobs(world).len() >= 4).then_some(()));
+    // Two shells, a sleep of each, and the one without a mark.
+    wait_for("the whole tree", || (of_jobs(world).len() >= 5).then_some(()));
     of_jobs(world)
 }
 
@@ -218,6 +219,12 @@ fn copy_without_journal() {
             assert_ne!(other.welcome.journal_id, world.welcome.journal_id);
         }
         assert!(pids.iter().all(|pid| is_alive(*pid)), "{mode:?}");
+        // The one without a mark is nobody's to end.
+        wait_for("the end of all", || {
+            let left = of_jobs(&world);
+            left.iter().for_each(|pid| kill_pid(*pid));
+            left.is_empty().then_some(())
+        });
     }
 }
 
