@@ -419,17 +419,18 @@ impl Pump {
             };
             let agent = up.join.as_ref().and_then(|join| self.ledger.agent(&join.agent_id));
             let Some(agent) = agent else { continue };
-            if let Some(lost) = agent.facts_lost().filter(|lost| lost.unjudged) {
-                tracing::warn!(
-                    node = agent.name(),
-                    "this controller's log is OLDER than what it once acknowledged: facts {} to {} \
-                     of this node's journal are gone for good. Was an old copy of the data \
-                     directory put in place? Attempts that the node does not have any more end as \
-                     vanished; they may have run.",
-                    lost.from.0,
-                    lost.to.0
-                );
+            let lost = agent.facts_lost().filter(|lost| lost.unjudged);
+            if lost.is_none() && !agent.shows_older_log() {
+                continue;
             }
+            tracing::warn!(
+                node = agent.name(),
+                lost = lost.map_or(0, |lost| lost.to.0 + 1 - lost.from.0),
+                "this controller's log is OLDER than what it once acknowledged to this node: was an \
+                 old copy of its data directory put in place? Jobs that were submitted since are \
+                 forgotten; attempts that the node does not have any more, and whose facts are \
+                 lost, end as vanished: they may have run"
+            );
         }
     }
 

@@ -5,7 +5,7 @@ use super::server::{Shared, ShutdownRequest, counts_to_wire};
 use super::status::{not_allowed, stopping};
 use crate::clock::ms_since;
 use docket_core::leader::NodeView;
-use docket_core::ledger::{FactsLost, Ledger};
+use docket_core::ledger::{Agent, FactsLost, Ledger};
 use proto::v1;
 use std::collections::BTreeMap;
 use tonic::{Request, Response, Status};
@@ -123,7 +123,7 @@ fn node_to_wire(ledger: &Ledger, node: NodeView) -> Option<v1::Node> {
     let agent = ledger.agent(&node.agent_id)?;
     let used = ledger.used(&node.agent_id);
     let mut notes = node.notes;
-    notes.extend(agent.facts_lost().map(older_log));
+    notes.extend(older_log(agent));
     if let Some(fault) = agent.kept_out(ledger.led()) {
         notes.push(format!("kept out: {} failed: {}", fault.failure.step, fault.words()));
     }
@@ -147,12 +147,14 @@ fn node_to_wire(ledger: &Ledger, node: NodeView) -> Option<v1::Node> {
 }
 
 /// What its operator has to know: somebody put an older copy of the log in place.
-fn older_log(lost: FactsLost) -> String {
-    format!(
-        "facts {} to {} of its journal are gone: this controller's log is older than what it once \
-         acknowledged",
-        lost.from.0, lost.to.0
-    )
+fn older_log(agent: &Agent) -> Option<String> {
+    let note = "this controller's log is older than what it once acknowledged";
+    match agent.facts_lost() {
+        Some(FactsLost { from, to, .. }) => {
+            Some(format!("{note}: facts {} to {} of its journal are gone", from.0, to.0))
+        }
+        None => agent.shows_older_log().then(|| note.to_owned()),
+    }
 }
 
 #[cfg(test)]

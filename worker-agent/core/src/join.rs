@@ -101,6 +101,7 @@ impl AgentCore {
             }),
             next_seq: keeper.last_seq + 1,
             first_seq: keeper.holds_from(self.relay.released()),
+            acked_seq: self.relay.released(),
             heartbeat_interval_ms: self.config.heartbeat_interval_ms,
             address,
         };

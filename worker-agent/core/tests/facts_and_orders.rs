@@ -171,7 +171,10 @@ fn older_log_world(first_seq: u64) -> (World, u64) {
 
 fn first_of(kind: &Up) -> u64 {
     match kind {
-        Up::Join(join) => join.first_seq,
+        Up::Join(join) => {
+            assert_eq!(join.acked_seq, 20, "whatever a session asks for again");
+            join.first_seq
+        }
         other => panic!("no join: {other:?}"),
     }
 }

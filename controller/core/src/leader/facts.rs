@@ -93,6 +93,21 @@ pub(super) fn applied(
     pump(session, turn);
 }
 
+/// A session begins. Its agent sends what nobody acknowledged; what this log lacks of the rest, being
+/// an older copy of the one that did, has to be asked for.
+pub(super) fn begin(session: &mut Session, turn: &mut Turn<'_>) {
+    let high = high(turn.ledger, &session.join);
+    if session.join.acked_seq > high {
+        ask_from(session, turn, high.saturating_add(1));
+    }
+}
+
+fn ask_from(session: &mut Session, turn: &mut Turn<'_>, from: u64) {
+    session.facts.mode = Mode::Expecting(from);
+    let journal_id = session.join.journal_id.clone();
+    session.send(turn, leader_message::Kind::Resend(ResendFrom { journal_id, from }));
+}
+
 /// The stream has ended: propose all that was received, whatever is in flight.
 pub(super) fn flush(session: &mut Session, turn: &mut Turn<'_>) {
     while let Some(batch) = session.facts.pop() {
@@ -116,9 +131,7 @@ fn pump(session: &mut Session, turn: &mut Turn<'_>) {
     }
     if session.facts.mode == Mode::Draining && session.facts.in_flight.is_empty() {
         let from = high(turn.ledger, &session.join).saturating_add(1);
-        session.facts.mode = Mode::Expecting(from);
-        let journal_id = session.join.journal_id.clone();
-        session.send(turn, leader_message::Kind::Resend(ResendFrom { journal_id, from }));
+        ask_from(session, turn, from);
     }
 }
 

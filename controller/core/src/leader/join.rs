@@ -1,6 +1,7 @@
 //! Joins (design 5, Session): who may join, the cloned-directory rule, and the newest session wins.
 
 use super::SessionId;
+use super::facts;
 use super::life::{Life, Pulse};
 use super::liveness;
 use super::newcomer::{BACKLOG_MAX, BACKLOG_MAX_BYTES, NEWCOMERS_MAX, Newcomer, Stage};
@@ -221,13 +222,14 @@ fn orphaned(reign: &mut Reign, turn: &mut Turn<'_>, join: &Join) {
 fn welcome(reign: &mut Reign, turn: &mut Turn<'_>, id: SessionId) {
     let Some(newcomer) = reign.newcomers.remove(&id) else { return };
     let Newcomer { join, backlog, heard_ms, .. } = newcomer;
-    let session = Session::new(id, reign.term, join.clone());
+    let mut session = Session::new(id, reign.term, join.clone());
     let kind = leader_message::Kind::Welcome(Welcome {
         cluster_id: turn.ledger.cluster_id().to_owned(),
         generation: turn.ledger.generation(),
         heartbeat_timeout_ms: turn.ledger.policy().heartbeat_timeout_ms,
     });
     session.send(turn, kind);
+    facts::begin(&mut session, turn);
     reign.sessions.insert(id, session);
     let life = Life::joined(&join, id, heard_ms);
     let older = reign.lives.insert(join.agent_id.clone(), life).and_then(|life| life.session);

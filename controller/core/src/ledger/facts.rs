@@ -6,12 +6,13 @@ use super::book::Ledger;
 use super::cause::{What, Who};
 use super::deferred::{About, Deferred, Key, Word, trimmed};
 use super::exit::{ExitReason, Finish, judge, trim_failure};
+use super::job::Job;
 use super::node::{NodeFault, Session};
 use super::outcome::{Outcome, Rejection};
 use super::settle::Told;
 use super::state::{Grant, Kind, Late, Run, Started, State, StateName, Was};
 use proto::mutants::Mutant;
-use proto::{JobId, OrderId, Seq, v1, v1::fact};
+use proto::{AttemptId, JobId, OrderId, Seq, v1, v1::fact};
 use std::sync::Arc;
 
 /// Longest end of stderr that is kept, in bytes (design 5, Logs).
@@ -83,11 +84,59 @@ impl Ledger {
             self.counters.malformed += 1;
             return None;
         };
-        match self.locate(&by.agent, &about) {
+        let target = self.locate(&by.agent, &about);
+        if self.is_bygone(&by.agent, fact.seq, &about, &target) {
+            self.forgotten(&about);
+            return None;
+        }
+        match target {
             Target::Unknown => return self.defer(by, &about, fact),
             target => self.take_located(by, &about, target, fact),
         }
         None
+    }
+
+    /// A fact of the part that this log forgot, if it is an older copy. A job of that id may be here
+    /// all the same: another one, for ids are given again.
+    fn is_bygone(&self, agent: &str, seq: u64, about: &About, target: &Target) -> bool {
+        let Some(bygone) = self.agents.get(agent).and_then(|agent| agent.bygone) else {
+            return false;
+        };
+        let later = |id| {
+            let grant = self.jobs.job(id).and_then(|job| job.grant());
+            grant.is_some_and(|grant| grant.order > bygone.order)
+        };
+        // A restore that says so begins a new generation: tokens tell its jobs from the old ones.
+        seq < bygone.below.0
+            && about.token.generation >= self.generation
+            && match target {
+                Target::Unknown => true,
+                Target::Ours(id) => later(*id),
+                Target::Closed(..) | Target::Adopt(_) | Target::NoOp => false,
+            }
+    }
+
+    /// Its keeper remembers that attempt and would not run it again: no job of this log may use it.
+    fn forgotten(&mut self, about: &About) {
+        self.counters.unknown_attempt += 1;
+        let AttemptId { task, attempt } = about.attempt;
+        if task.job >= self.next_job_id {
+            self.skip_ids(task.job);
+            return;
+        }
+        let waits = |job: &Job| job.grant().is_none() && !job.terminal() && job.attempt == attempt;
+        if self.jobs.job(task.job).is_some_and(waits) {
+            self.update(task.job, |job| job.attempt = attempt.saturating_add(1));
+        }
+    }
+
+    /// Ids up to this one were given before: they are not given again.
+    pub(super) fn skip_ids(&mut self, last: JobId) {
+        let next = JobId(last.0.saturating_add(1));
+        if next > self.next_job_id {
+            self.next_job_id = next;
+            self.drainable.extend(self.deferred.jobs_below(next));
+        }
     }
 
     fn take_located(&mut self, by: &Reporter, about: &About, target: Target, fact: &v1::Fact) {

@@ -77,6 +77,9 @@ pub(super) fn agent_image(agent: &Agent) -> v1::ImageAgent {
             to: lost.to.0,
             unjudged: lost.unjudged,
         }),
+        bygone: agent
+            .bygone
+            .map(|bygone| v1::ImageBygone { below: bygone.below.0, order: bygone.order.0 }),
     }
 }
 

@@ -3,10 +3,10 @@
 use super::assign::stale;
 use super::book::Ledger;
 use super::memory::Edits;
-use super::node::{Agent, FactsLost, Session};
+use super::node::{Agent, Bygone, FactsLost, Session};
 use super::outcome::{Outcome, Rejection};
 use prost::Message as _;
-use proto::{Seq, v1};
+use proto::{OrderId, Seq, v1};
 use std::sync::Arc;
 
 /// Agents the ledger keeps: ten times the largest clusters in use; each is about 1 KiB.
@@ -46,6 +46,7 @@ impl Ledger {
         };
         let known = self.agents.remove(&id);
         let (high, facts_lost) = standing(known.as_ref(), join, &journal);
+        let bygone = bygone(known.as_ref(), join, &journal, self.order);
         let (fault, confirms, boot) = match known {
             Some(known) => (known.fault, known.confirms, known.boot),
             None => (None, Edits::default(), Arc::default()),
@@ -66,6 +67,7 @@ impl Ledger {
             fault,
             confirms,
             facts_lost,
+            bygone,
         };
         self.agents.insert(id, agent);
     }
@@ -82,8 +84,9 @@ fn standing(known: Option<&Agent>, join: &v1::Join, journal: &[u8]) -> (Seq, Opt
         Some(known) if *known.journal == *journal => {
             (known.high, known.facts_lost.filter(|lost| lost.unjudged))
         }
-        // A new journal begins at 1; of the old one nothing more can come.
-        Some(_) => (Seq(0), None),
+        // A new journal begins at 1, or where this log never heard of it; of the old one nothing more
+        // can come.
+        Some(_) => (Seq(below), None),
         // An agent id that is new here may stand over a journal of which others took facts: those are
         // gone from it and would be asked for in vain.
         None if join.first_seq > 0 => (Seq(below), None),
@@ -91,6 +94,22 @@ fn standing(known: Option<&Agent>, join: &v1::Join, journal: &[u8]) -> (Seq, Opt
         // the same, by its meaning.
         None => (Seq(join.next_seq.saturating_sub(1)), None),
     }
+}
+
+/// What an older log must not take for news of its own jobs.
+fn bygone(
+    known: Option<&Agent>,
+    join: &v1::Join,
+    journal: &[u8],
+    order: OrderId,
+) -> Option<Bygone> {
+    let same = known.filter(|known| *known.journal == *journal);
+    if join.acked_seq <= same.map_or(0, |known| known.high.0) {
+        return same.and_then(|known| known.bygone);
+    }
+    // An agent id that is new here over a journal of others proves nothing about this log.
+    let order = if known.is_some() { order } else { OrderId(0) };
+    Some(Bygone { below: Seq(join.next_seq), order })
 }
 
 fn well_formed(join: Option<&v1::Join>) -> Result<&v1::Join, Rejection> {

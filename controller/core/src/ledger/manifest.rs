@@ -112,7 +112,10 @@ impl Ledger {
                 self.note_orphan(&page.agent_id, attempt);
                 outcome.kill.push(attempt);
             }
-            Verdict::Stray => outcome.strays.push(attempt),
+            Verdict::Stray => {
+                self.note_stray(&page.agent_id, attempt);
+                outcome.strays.push(attempt);
+            }
             Verdict::Newer => outcome.newer.push(attempt),
         }
     }
@@ -144,6 +147,13 @@ impl Ledger {
             Some(grant) if !same_token(grant, item, attempt) => Verdict::Kill,
             Some(_) if item.phase() == Phase::Unspecified => Verdict::Keep,
             Some(_) => Verdict::Claim(id),
+        }
+    }
+
+    /// A job that this older log forgot still runs there: its id is not given again.
+    fn note_stray(&mut self, agent_id: &str, attempt: AttemptId) {
+        if self.agents.get(agent_id).is_some_and(|agent| agent.bygone.is_some()) {
+            self.skip_ids(attempt.task.job);
         }
     }
 

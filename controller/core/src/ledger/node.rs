@@ -21,6 +21,17 @@ pub struct Agent {
     pub(super) fault: Option<NodeFault>,
     pub(super) confirms: Edits,
     pub(super) facts_lost: Option<FactsLost>,
+    pub(super) bygone: Option<Bygone>,
+}
+
+/// A journal was acknowledged further than this log ever did: it is an older copy, and the jobs that
+/// it forgot gave their ids back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Bygone {
+    /// Facts below may be about attempts of the forgotten part.
+    pub below: Seq,
+    /// Whatever was assigned after this order is not what they speak of.
+    pub order: OrderId,
 }
 
 /// Facts of an agent's journal that are gone for good: some log acknowledged them, so the keeper let
@@ -147,6 +158,12 @@ impl Agent {
     /// Facts that were found to be gone when its newest session joined.
     pub fn facts_lost(&self) -> Option<FactsLost> {
         self.facts_lost
+    }
+
+    /// Whether its newest join found out that this log is an older copy of one that acknowledged
+    /// more of its journal.
+    pub fn shows_older_log(&self) -> bool {
+        self.bygone.is_some_and(|bygone| bygone.order == self.up_order)
     }
 
     /// Order id of the join of its newest session: attempts assigned before it are judged.

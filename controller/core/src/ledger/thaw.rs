@@ -10,7 +10,7 @@ use super::image_parts::{kind_code, proof_code, verb_code};
 use super::index::Indexes;
 use super::job::{CancelIntent, Intents, Job, SignalRequest, SuspendIntent};
 use super::memory::{Edit, Edits, Verb};
-use super::node::{Agent, DownWhy, FactsLost, Judging, NodeFault, Session};
+use super::node::{Agent, Bygone, DownWhy, FactsLost, Judging, NodeFault, Session};
 use super::request::RequestId;
 use super::state::{Ended, Fence, Grant, Kind, Late, Run, Started, State, Unknown, Was};
 use super::table::{Remembered, Slot};
@@ -164,6 +164,9 @@ impl Reader {
                 to: Seq(lost.to),
                 unjudged: lost.unjudged,
             }),
+            bygone: image
+                .bygone
+                .map(|bygone| Bygone { below: Seq(bygone.below), order: OrderId(bygone.order) }),
         };
         self.ledger.agents.insert(id, agent);
         Ok(())

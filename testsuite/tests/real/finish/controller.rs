@@ -1,6 +1,8 @@
 //! The controller is killed at each step of a job's life, and stands still for a while.
 
 use super::{assert_once, let_go, pid_of, running_job, waiting_job};
+use std::fs;
+use std::process::Command;
 use std::time::Duration;
 use testsuite::patience::{SOON, let_pass, wait_until};
 use testsuite::world::{Daemon, End, Pace, Split, World, alive, time_of};
@@ -220,6 +222,41 @@ fn a_leader_that_stood_still_ends_no_job_of_twenty_agents() {
     for (n, (name, job)) in jobs.iter().enumerate() {
         let code = 1 + n as i64;
         split.world.must_end(*job, End::code(code, &format!("RUN -> EXIT exit-code {code}")));
+        assert_once(&split.world, name);
+    }
+}
+
+#[test]
+fn a_controller_put_back_to_an_older_copy_gives_its_node_work_and_no_job_anothers_end() {
+    let mut split = Split::start(world!(), Pace::QUICK);
+    let known = running_job(&split.world, &[], "a", 5);
+    let dir = split.world.dir().to_owned();
+    let (data, copy) = (dir.join("controller"), dir.join("controller.older"));
+    let (status, _) = split.controller.terminate(SOON);
+    assert!(status.success(), "{status}");
+    let copied = Command::new("cp").arg("-a").args([&data, &copy]).status();
+    assert!(copied.is_ok_and(|status| status.success()));
+    split.controller_again();
+    split.node_is_up();
+    let_go(&split.world, "a");
+    split.world.must_end(known, End::code(5, "RUN -> EXIT exit-code 5"));
+    let forgotten = running_job(&split.world, &[], "b", 6);
+    let_go(&split.world, "b");
+    split.world.must_end(forgotten, End::code(6, "RUN -> EXIT exit-code 6"));
+
+    let (status, _) = split.controller.terminate(SOON);
+    assert!(status.success(), "{status}");
+    fs::remove_dir_all(&data).and_then(|()| fs::rename(&copy, &data)).expect("the older copy");
+    split.controller_again();
+    split.node_is_up();
+    split.world.must_end(known, End::code(5, "-> EXIT exit-code 5"));
+    let nodes = split.world.ok(&["nodes", "-o", "json"]);
+    assert!(nodes.contains("log is older than what it once acknowledged"), "{nodes}");
+    let fresh = running_job(&split.world, &[], "c", 7);
+    assert!(fresh > forgotten, "{fresh} was given before");
+    let_go(&split.world, "c");
+    split.world.must_end(fresh, End::code(7, "RUN -> EXIT exit-code 7"));
+    for name in ["a", "b", "c"] {
         assert_once(&split.world, name);
     }
 }

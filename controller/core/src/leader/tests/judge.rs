@@ -144,6 +144,23 @@ fn a_node_whose_acknowledged_facts_this_log_never_had_gets_work_again() {
 }
 
 #[test]
+fn what_an_older_log_lacks_is_asked_for_though_nothing_new_comes() {
+    let mut world = World::new();
+    let session = world.joined(join(1), vec![]);
+    let job = world.running(session, 1);
+    world.close(session, SessionEnd::Other);
+    // It was acknowledged to 4; this log knows facts 1 and 2.
+    let session = world.open(v1::Join { first_seq: 1, acked_seq: 4, ..rejoin(2, 7, 5) });
+    assert_eq!(world.take(session), ["welcome", "resend from 3"]);
+    world.manifest(session, 0, vec![], 4, 0);
+    world.facts(session, 5, 5, vec![]);
+    world.facts(session, 3, 4, vec![finished(4, job, 7)]);
+    assert_eq!(world.take(session), ["ack 4"], "what came before the answer is older than it");
+    assert_eq!(world.end(job), "EXIT ExitCode");
+    assert_eq!(world.reachable(), ["a1"]);
+}
+
+#[test]
 fn pages_are_judged_one_by_one_and_orders_wait_for_the_last() {
     let mut world = World::new();
     let session = world.open(join(1));

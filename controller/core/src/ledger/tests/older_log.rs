@@ -131,3 +131,50 @@ fn the_mark_is_in_the_image() {
     let thawed = Ledger::thaw(image.iter().cloned()).expect("the image is whole");
     assert_eq!(bytes(&thawed.freeze()), image);
 }
+
+/// The log forgot job 5 and what came after fact 3; the journal holds all and was acknowledged to 20.
+fn forgetful() -> (World, JobId) {
+    let (mut world, runs, _) = three_facts();
+    let agent = world.ledger.agent(N1).expect("it joined").incarnation();
+    world.term(2);
+    let (incarnation, next_seq, acked_seq) = (agent + 1, 21, 20);
+    let join = v1::Join { first_seq: 1, next_seq, acked_seq, ..join(N1, incarnation, "j1") };
+    world.apply(Command::AgentUp(v1::AgentUpCommand { join: Some(join) }));
+    (world, runs)
+}
+
+fn end_of(job: JobId) -> fact::Kind {
+    fact::Kind::Finish(finish_of(job, 1, code(9)))
+}
+
+#[test]
+fn a_new_job_does_not_take_the_end_of_a_forgotten_one_with_its_id() {
+    let (mut world, runs) = forgetful();
+    let reused = world.submit();
+    assert_eq!(lost(&world), None, "all facts are there");
+    let finish = fact::Kind::Finish(world.finish_fact(runs, code(7)));
+    let gone = JobId(reused.0 + 3);
+    let retold = vec![finish, end_of(reused), end_of(gone)];
+    assert!(matches!(world.facts_at(N1, 4, retold), Outcome::FactsTaken { .. }));
+    assert_eq!(world.reason(runs), Some(ExitKind::ExitCode), "what is known here counts");
+    assert_eq!(world.ledger.deferred_counts(), (0, 0), "nothing waits for a job of that id");
+    assert_eq!(world.job(reused).attempt(), 2, "its keeper has seen attempt 1");
+    assert_eq!(world.submit(), JobId(gone.0 + 1), "an id that was given is not given again");
+    judge(&mut world, Vec::new());
+    world.assign_to(reused, N1);
+    world.facts_at(N1, 5, vec![end_of(reused)]);
+    assert_eq!(world.kind(reused), Kind::Dispatched, "however often it is told");
+}
+
+#[test]
+fn the_id_of_a_forgotten_job_that_still_runs_is_not_given_again() {
+    let (mut world, runs) = forgetful();
+    let (running, stray) = (world.item(runs, Phase::Running), JobId(40));
+    let stray = v1::ManifestItem { attempt: Some(attempt_ref(stray, 1)), ..running };
+    let outcome = judge(&mut world, vec![running, stray]);
+    assert_eq!(outcome.strays.len(), 1);
+    assert_eq!(world.submit(), JobId(41));
+    let image = bytes(&world.ledger.freeze());
+    let thawed = Ledger::thaw(image.iter().cloned()).expect("the image is whole");
+    assert_eq!(bytes(&thawed.freeze()), image);
+}
