@@ -98,8 +98,7 @@ impl Slots {
     pub(crate) fn elders(&self) -> Vec<PathBuf> {
         let own = self.base.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let Some((_, directory)) = own.rsplit_once('-') else { return Vec::new() };
-        let root = mount_point("cgroup2", None);
-        root.map_or_else(Vec::new, |root| leftover::named(&root, &format!("-{directory}"), own))
+        bases(&format!("-{directory}"), own)
     }
 
     /// An empty slot for a new attempt.
@@ -291,6 +290,12 @@ impl Slot {
     fn name(&self) -> &std::ffi::OsStr {
         self.path.file_name().unwrap_or_default()
     }
+}
+
+/// Bases of slots whose names end so, but for `own`.
+pub(super) fn bases(ending: &str, own: &str) -> Vec<PathBuf> {
+    let root = mount_point("cgroup2", None);
+    root.map_or_else(Vec::new, |root| leftover::named(&root, ending, own))
 }
 
 /// This base and those of the same name in the v1 memory hierarchy.

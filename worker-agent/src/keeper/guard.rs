@@ -179,6 +179,10 @@ impl Guard {
                 // A keeper started now would serve whatever took the directory's place.
                 if !children && (self.is_pointless() || place != Place::Here) {
                     log.say("no keeper and no job: ends");
+                    // Not where another keeper has the same directory.
+                    if self.home.place() == Place::Gone {
+                        leftover::remove_bases(self.home.identity);
+                    }
                     return status::FAILED;
                 }
                 match place {

@@ -90,6 +90,20 @@ pub(super) fn kill_below(reapers: Reapers) -> usize {
     kill_trees(&session::strangers(&[], reapers, &Default::default()))
 }
 
+/// How the names of a data directory's bases end: by its device and inode, which no copy of it has,
+/// and which stay its own as long as anybody holds it open.
+pub(super) fn ending((device, inode): (u64, u64)) -> String {
+    format!("-{device:x}.{inode:x}")
+}
+
+/// Removes the bases of a directory that was deleted, with what still lives in them.
+pub(super) fn remove_bases(directory: (u64, u64)) {
+    for base in cgroup::bases(&ending(directory), "") {
+        // Gone meanwhile, or not removable: then an empty cgroup stays.
+        let _ = empty_base(&base);
+    }
+}
+
 /// SIGKILL to these processes and all below them; gives their number.
 fn kill_trees(tops: &[ProcessId]) -> usize {
     let members = Snapshot::take().below(tops);

@@ -23,7 +23,7 @@ use super::poll::Poll;
 use super::run::{Health, Keeper};
 use super::session::Reapers;
 use super::spawn::{Nofile, Spawner};
-use super::{CGROUP_SWITCH, IDLE_SWITCH, lock, procfs, recover, status, sys, wire};
+use super::{CGROUP_SWITCH, IDLE_SWITCH, leftover, lock, procfs, recover, status, sys, wire};
 
 /// An idle keeper ends after this (design 6).
 const IDLE_MS: u64 = 10_000;
@@ -288,12 +288,12 @@ fn reapers(under_guard: bool) -> Reapers {
 
 /// Named by the journal and by the directory it lies in: a copy of the directory, with the same
 /// journal, must never take another keeper's living trees for leftovers of its own.
-fn open_slots(journal: &Journal, (device, inode): (u64, u64)) -> Option<Slots> {
+fn open_slots(journal: &Journal, directory: (u64, u64)) -> Option<Slots> {
     if std::env::var_os(CGROUP_SWITCH).is_some_and(|value| value == "off") {
         return None;
     }
     let id = hex(&journal.id());
-    Slots::open(&format!("docket-{}-{device:x}.{inode:x}", id.get(..16)?))
+    Slots::open(&format!("docket-{}{}", id.get(..16)?, leftover::ending(directory)))
 }
 
 fn idle_ms() -> u64 {

@@ -2,6 +2,7 @@
 //! nothing of them lives on.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use proto::v1::finish_fact::End;
@@ -126,11 +127,28 @@ fn deleted_without_keeper() {
         let mut world = World::new(mode);
         start(&mut world, 1);
         let guard = world.guard_pid();
+        let meta = fs::metadata(world.dir()).unwrap();
+        let ending = format!("-{:x}.{:x}", meta.dev(), meta.ino());
+        let slots = world.log().contains("cgroup slots");
+        assert_eq!(cgroups(Path::new("/sys/fs/cgroup"), &ending, 6) > 0, slots);
         fs::remove_dir_all(world.dir()).unwrap();
         world.kill_keeper();
         wait_for("the end of the jobs", || of_jobs(&world).is_empty().then_some(()));
         wait_for("the end of the guard", || (!is_alive(guard)).then_some(()));
+        assert_eq!(cgroups(Path::new("/sys/fs/cgroup"), &ending, 6), 0, "none is left behind");
     }
+}
+
+/// How many cgroups have names that end so.
+fn cgroups(dir: &Path, ending: &str, depth: u32) -> usize {
+    let Ok(entries) = fs::read_dir(dir) else { return 0 };
+    let dirs = entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
+    dirs.map(|entry| {
+        let own = entry.file_name().to_string_lossy().ends_with(ending);
+        let below = if depth > 0 { cgroups(&entry.path(), ending, depth - 1) } else { 0 };
+        usize::from(own) + below
+    })
+    .sum()
 }
 
 fn emptied_directory() {
