@@ -20,6 +20,7 @@ mod directory;
 mod units;
 
 mod pump;
+mod since;
 mod watch;
 
 mod proposer;

@@ -6,6 +6,7 @@ use crate::failure::Failure;
 use crate::metrics::Live;
 use crate::proposer::{Item, OwnSender};
 use crate::raft::Reply;
+use crate::since::SinceSnapshot;
 use crate::watch::{Watcher, Watchers};
 use docket_core::leader::{Action, Event, Leader, LeaderConfig, OUTBOX_MAX, SessionEnd, SessionId};
 use docket_core::ledger::{Frozen, Ledger, Outcome};
@@ -154,9 +155,7 @@ pub fn start(
         failure: parts.failure,
         snapshot: parts.snapshot,
         metrics: parts.metrics,
-        since_bytes: 0,
-        since_commands: 0,
-        snapshot_asked: false,
+        since: SinceSnapshot::default(),
         start: Instant::now(),
     };
     let thread =
@@ -297,10 +296,7 @@ struct Pump {
     failure: Failure,
     snapshot: SnapshotDue,
     metrics: Live,
-    since_bytes: u64,
-    since_commands: u64,
-    /// A snapshot was asked for and its freeze has not come yet.
-    snapshot_asked: bool,
+    since: SinceSnapshot,
     start: Instant,
 }
 
@@ -358,9 +354,7 @@ impl Pump {
                 now_ms: ms_since(self.start),
             }),
             Message::Freeze(reply) => {
-                self.since_bytes = 0;
-                self.since_commands = 0;
-                self.snapshot_asked = false;
+                self.since = SinceSnapshot::default();
                 // A snapshot that was given up meanwhile is tried again when the next is due.
                 let _ = reply.send(self.ledger.freeze());
             }
@@ -454,12 +448,7 @@ impl Pump {
     }
 
     fn count(&mut self, bytes: usize, commands: usize) {
-        self.since_bytes += bytes as u64;
-        self.since_commands += commands as u64;
-        let due = self.since_bytes >= self.snapshot.every_bytes
-            || self.since_commands >= self.snapshot.every_commands;
-        if due && !self.snapshot_asked {
-            self.snapshot_asked = true;
+        if self.since.count(&self.snapshot, bytes as u64, commands as u64) {
             self.snapshot.due.notify_one();
         }
     }
