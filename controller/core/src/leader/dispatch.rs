@@ -14,7 +14,7 @@ use proto::v1::{
     Token, fact, leader_message,
 };
 use proto::{AttemptId, OrderId, TaskId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// What one session's agent holds, as far as it is known, and what it was told about it.
 #[derive(Debug, Default)]
@@ -47,14 +47,20 @@ impl Reported {
         }
     }
 
-    /// A manifest is judged: what it does not list and no later order asked for is not there.
-    pub fn keep_only(&mut self, seen: &BTreeSet<AttemptId>, last_order: u64) {
-        self.held.retain(|attempt, held| seen.contains(attempt) || held.told > OrderId(last_order));
+    /// A manifest is judged: what it does not list and no later order asked for is not there. What it
+    /// lists as ended is not ordered again: the second run would begin behind the end of the first.
+    pub fn keep_only(&mut self, lists: impl Fn(AttemptId) -> bool, last_order: u64) {
+        self.held.retain(|attempt, held| lists(*attempt) || held.told > OrderId(last_order));
     }
 
     /// The order to run it never arrived.
     pub fn never_arrived(&mut self, attempt: AttemptId) {
         self.held.remove(&attempt);
+    }
+
+    /// Whether the node was told of it, or showed it.
+    pub fn knows(&self, attempt: AttemptId) -> bool {
+        self.held.contains_key(&attempt)
     }
 
     /// Facts that the ledger took.
@@ -193,7 +199,7 @@ fn waits_for_echo(session: &Session, job: &Job) -> bool {
     !session.echoed
         && job.leased().is_some()
         && matches!(job.state(), State::Dispatched(_))
-        && !session.reported.held.contains_key(&job.attempt_id())
+        && !session.reported.knows(job.attempt_id())
 }
 
 fn send(session: &mut Session, turn: &mut Turn<'_>, order: OrderId, kind: leader_message::Kind) {

@@ -9,6 +9,7 @@ use super::reign::Reign;
 use super::session::Session;
 use super::turn::Turn;
 use crate::ledger::{Job, Ledger, State};
+use proto::OrderId;
 use proto::digest::Digest;
 use proto::mutants::Mutant;
 use proto::v1::{Heartbeat, Phase};
@@ -30,6 +31,8 @@ pub(super) struct Comparison {
     when_asked: u64,
     mismatches: u32,
     blind: u32,
+    /// An order to run that the newest manifest lacked, though it was sent.
+    lacked: Option<OrderId>,
 }
 
 impl Comparison {
@@ -49,6 +52,13 @@ impl Comparison {
         if self.last_order == self.when_asked {
             self.last_order = last_order;
         }
+    }
+
+    /// It was judged, and lacked that order to run, which is above its O: it may be under way. True if
+    /// the one before it lacked the same: it was sent before this one was asked for.
+    pub fn lacks(&mut self, order: Option<OrderId>) -> bool {
+        let before = std::mem::replace(&mut self.lacked, order);
+        before.is_some() && before == order
     }
 
     /// Notes one heartbeat: `None` if it could not be compared. True if it is time to ask.

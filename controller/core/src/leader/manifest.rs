@@ -8,7 +8,7 @@ use super::reign::{Reign, protocol};
 use super::session::Session;
 use super::storm::Gate;
 use super::turn::{Refusal, Turn};
-use crate::ledger::{ManifestOutcome, Outcome, Rejection};
+use crate::ledger::{Ledger, ManifestOutcome, Outcome, Rejection, State};
 use proto::mutants::Mutant;
 use proto::v1::{
     ManifestCommand, ManifestItem, ManifestPage, Phase, SendManifest, command, leader_message,
@@ -47,8 +47,8 @@ enum Stage {
         /// Number of that first one.
         next: u64,
         in_flight: Option<u64>,
-        /// Attempts that live, of the pages judged so far.
-        seen: BTreeSet<AttemptId>,
+        /// Attempts of the pages judged so far: they live, or their ends are on the way.
+        listed: BTreeSet<AttemptId>,
         /// Heartbeats since it was asked for or the last page came.
         beats: u32,
     },
@@ -108,7 +108,7 @@ impl Stage {
             pages: VecDeque::new(),
             next: 0,
             in_flight: None,
-            seen: BTreeSet::new(),
+            listed: BTreeSet::new(),
             beats: 0,
         }
     }
@@ -251,7 +251,12 @@ fn judged(
         session.reported.never_arrived(*attempt);
     }
     if page.last {
-        session.reported.keep_only(&session.manifest.seen(), page.last_order);
+        session.reported.keep_only(|attempt| session.manifest.lists(attempt), page.last_order);
+        let lacked = lacked(turn.ledger, session, page.last_order);
+        if session.comparison.lacks(lacked) {
+            let reason = "an order to run got lost inside the node; join again".to_string();
+            return reign.expel(turn, id, Refusal { reason, fatal: false });
+        }
         session.comparison.judged(page.last_order);
         session.manifest.at_join = false;
         session.manifest.stage = Stage::Idle;
@@ -263,6 +268,17 @@ fn judged(
     }
 }
 
+/// The oldest order to run that was sent in this session, and that the manifest neither lists nor
+/// judges: it is above its O.
+fn lacked(ledger: &Ledger, session: &Session, last_order: u64) -> Option<OrderId> {
+    ledger.held_by(&session.join.agent_id).find_map(|job| {
+        let State::Dispatched(grant) = job.state() else { return None };
+        let attempt = job.attempt_id();
+        let sent = grant.order > OrderId(last_order) && session.reported.knows(attempt);
+        (sent && !session.manifest.lists(attempt)).then_some(grant.order)
+    })
+}
+
 impl ManifestFlow {
     fn put_back(&mut self, page: ManifestPage) {
         if let Stage::Coming { pages, next, .. } = &mut self.stage {
@@ -272,15 +288,16 @@ impl ManifestFlow {
     }
 
     fn note(&mut self, items: &[ManifestItem]) {
-        if let Stage::Coming { seen, .. } = &mut self.stage {
-            seen.extend(items.iter().filter_map(living));
+        if let Stage::Coming { listed, .. } = &mut self.stage {
+            let known = items.iter().filter(|item| item.phase() != Phase::Unspecified);
+            listed.extend(known.filter_map(|i| AttemptId::from_wire(i.attempt.as_ref()).ok()));
         }
     }
 
-    fn seen(&self) -> BTreeSet<AttemptId> {
+    fn lists(&self, attempt: AttemptId) -> bool {
         match &self.stage {
-            Stage::Coming { seen, .. } => seen.clone(),
-            Stage::Idle => BTreeSet::new(),
+            Stage::Coming { listed, .. } => listed.contains(&attempt),
+            Stage::Idle => false,
         }
     }
 }

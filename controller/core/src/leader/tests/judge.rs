@@ -235,6 +235,49 @@ fn a_finish_lost_while_everybody_stayed_connected_is_found_by_the_digest() {
 }
 
 #[test]
+fn a_run_that_got_lost_inside_the_node_makes_its_agent_join_again() {
+    let mut world = World::new();
+    let session = world.joined(join(1), vec![]);
+    let job = world.submit();
+    assert_eq!(world.take(session), [format!("run {job}/1")]);
+    // The keeper never took it and no later order comes: O stays where it was.
+    assert_eq!(beats_until_asked(&mut world, session, (0, 0, 0)), 3);
+    world.manifest(session, 1, vec![], 0, 0);
+    assert!(world.take(session).is_empty(), "it may still be under way");
+    assert_eq!(beats_until_asked(&mut world, session, (0, 0, 0)), 2);
+    world.manifest(session, 2, vec![], 0, 0);
+    assert!(world.take(session).concat().contains("join again") && world.closed(session));
+    let session = world.joined(rejoin(2, 7, 1), vec![]);
+    assert_eq!(world.take(session), [format!("run {job}/1")]);
+}
+
+#[test]
+fn a_run_whose_refusal_waits_for_room_on_the_node_is_not_lost() {
+    let mut world = World::new();
+    let session = world.joined(join(1), vec![]);
+    let job = world.submit();
+    world.take(session);
+    for (beats, nonce) in [(3, 1), (2, 2), (2, 3)] {
+        assert_eq!(beats_until_asked(&mut world, session, (0, 0, 0)), beats);
+        world.manifest(session, nonce, vec![item(job, Phase::Ended)], 0, 0);
+    }
+    assert!(!world.closed(session) && world.take(session).is_empty());
+}
+
+#[test]
+fn a_run_that_the_manifest_lists_as_ended_is_not_ordered_again() {
+    let mut world = World::new();
+    let session = world.joined(join(1), vec![]);
+    let job = world.submit();
+    world.take(session);
+    let order = world.order(job);
+    assert_eq!(beats_until_asked(&mut world, session, (0, 0, order)), 2);
+    world.manifest(session, 1, vec![item(job, Phase::Ended)], 0, order);
+    let sent = world.take(session);
+    assert!(sent.is_empty(), "its end is on the way, a second run would begin behind it: {sent:?}");
+}
+
+#[test]
 fn three_heartbeats_that_cannot_be_compared_ask_for_the_manifest() {
     let mut world = World::new();
     let session = world.joined(join(1), vec![]);
