@@ -79,6 +79,9 @@ mutants! {
     51 LeaseFromReceipt "a lease is counted from when its renewal is read",
     52 DeposedRenews "a heartbeat is echoed without asking a quorum",
     53 LeaseForgotten "a new leader takes leases for over that it has not renewed",
+    54 DigestIgnored "digests are not compared, nor is anybody asked who cannot be",
+    55 LostRunWaits "an order to run that got lost inside the node waits for the next join",
+    56 ParkedUnlisted "a manifest lacks the ends that wait for room in the journal",
 }
 
 impl Mutant {

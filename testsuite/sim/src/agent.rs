@@ -42,6 +42,8 @@ pub(crate) struct Node {
     /// Every process that its journal started.
     pub processes: BTreeMap<Key, usize>,
     pub booted: bool,
+    /// It goes down for good with the next process that begins.
+    pub falls_at_start: bool,
     pub boot: u64,
     pub wall_skew_ms: i64,
     /// How its clocks differ from real time, in 10,000.
@@ -71,6 +73,7 @@ impl Node {
             keeper: Keeper::new(rng.bytes()),
             processes: BTreeMap::new(),
             booted: true,
+            falls_at_start: false,
             boot: 1,
             wall_skew_ms: 0,
             rate: 0,
@@ -85,6 +88,7 @@ impl Node {
     /// Its disk is another one: nothing of its agent and its journal is left.
     pub fn lose_disk(&mut self, keeps_agent: bool, n: usize, rng: &mut Rng) {
         self.keeper.journal = Journal::new(rng.bytes());
+        self.keeper.full = false;
         self.processes.clear();
         if !keeps_agent {
             let agent_id = format!("agent-{n}-{:x}", rng.below(1 << 32));

@@ -52,7 +52,15 @@ impl World {
                 let delay = self.rng.skewed(2 * patience);
                 self.at(delay, Event::KeeperThaw { node: n });
             }
+            Fault::KeeperDiskFull => {
+                let at_once = self.rng.permille(250);
+                let keeper = &mut self.nodes[n].keeper;
+                (keeper.full, keeper.fills) = (keeper.full || at_once, !at_once);
+                let delay = self.rng.skewed(4 * patience);
+                self.at(delay, Event::KeeperRoom { node: n });
+            }
             Fault::NodeReboot => self.reboot(n, false),
+            Fault::NodeLost if self.rng.permille(500) => self.nodes[n].falls_at_start = true,
             Fault::NodeLost => self.reboot(n, true),
             Fault::NodeRefuses => self.nodes[n].keeper.refuses = self.rng.range(1, 5) as u32,
             Fault::NodeFailsStarts => self.nodes[n].keeper.fails = self.rng.range(1, 5) as u32,
@@ -72,7 +80,7 @@ impl World {
     }
 
     fn strike_controller(&mut self, fault: Fault, any: usize) {
-        let (leader, patience) = (self.log.leader, self.plan.patience_ms());
+        let leader = self.log.leader;
         let c = if fault == Fault::FollowerCrash { any } else { leader.unwrap_or(any) };
         match fault {
             Fault::LeaderCrash | Fault::FollowerCrash => {
@@ -91,24 +99,41 @@ impl World {
                 }
             }
             Fault::LeaderDeposed => self.raft_loses(c),
-            Fault::LeaderIsolated => {
-                self.isolated.insert(c);
-                self.raft_loses(c);
-                // Now and then longer than what it must not renew.
-                let policy = &self.plan.policy;
-                let long = patience + policy.transient_job_timeout_ms + 2 * policy.fence_after_ms;
-                let most = if self.rng.permille(300) { long } else { 20_000 };
-                let delay = self.rng.skewed(most);
-                let beyond = self.plan.beyond_leases_ms();
-                let delay = if self.plan.leases { beyond } else { delay };
-                self.at(delay, Event::Rejoined { controller: c });
-            }
+            Fault::LeaderIsolated => self.isolate(c),
             Fault::ApplyStall => {
                 self.controllers[c].apply_delay_ms = self.rng.skewed(1_500);
                 self.truth.stalled_ms = self.truth.stalled_ms.max(self.now + 8_000);
                 self.at(5_000, Event::ApplyEases { controller: c });
             }
             _ => {}
+        }
+    }
+
+    /// The leader loses the other controllers. Often the cut goes through the nodes too: one of them
+    /// reaches this leader only, the others the rest only.
+    fn isolate(&mut self, c: usize) {
+        self.isolated.insert(c);
+        self.raft_loses(c);
+        // Now and then longer than what it must not renew.
+        let (plan, policy) = (&self.plan, &self.plan.policy);
+        let long = plan.patience_ms() + policy.transient_job_timeout_ms + 2 * policy.fence_after_ms;
+        let most = if self.rng.permille(300) { long } else { 20_000 };
+        let (delay, leases) = (self.rng.skewed(most), self.plan.leases);
+        let delay = if leases { self.plan.beyond_leases_ms() } else { delay };
+        self.at(delay, Event::Rejoined { controller: c });
+        if self.controllers.len() == 1 || !(leases || self.rng.permille(300)) {
+            return;
+        }
+        let with_it: Vec<usize> =
+            self.conns.values().filter(|conn| conn.serves(c)).map(|conn| conn.node).collect();
+        let Some(kept) = self.rng.pick(&with_it) else { return };
+        for n in 0..self.nodes.len() {
+            for other in (0..self.controllers.len()).filter(|other| (*other == c) != (n == kept)) {
+                self.cut(n, other, true, true, delay);
+            }
+        }
+        if leases {
+            self.scene_until_ms = self.now + delay;
         }
     }
 
@@ -210,6 +235,20 @@ impl World {
         }
     }
 
+    /// A process has just begun, and perhaps nobody has heard of it yet.
+    pub(crate) fn falls_soon(&mut self, n: usize) {
+        if std::mem::take(&mut self.nodes[n].falls_at_start) {
+            let delay = self.rng.skewed(20 + self.plan.net_max_ms);
+            self.at(delay, Event::NodeFalls { node: n });
+        }
+    }
+
+    pub(crate) fn node_falls(&mut self, n: usize) {
+        if self.truth.calm_ms.is_none() {
+            self.reboot(n, true);
+        }
+    }
+
     /// The machine goes down with all that runs on it; perhaps its disk is another one afterwards.
     fn reboot(&mut self, n: usize, lost: bool) {
         if !self.nodes[n].booted {
@@ -252,7 +291,7 @@ impl World {
     pub(crate) fn calm(&mut self) {
         self.trace.note(self.now, || "calm".to_owned());
         self.truth.calm_ms = Some(self.now);
-        self.isolated.clear();
+        (0..self.controllers.len()).for_each(|c| self.rejoined(c));
         self.log.busy_until_ms = self.log.busy_until_ms.min(self.now + 200);
         for c in 0..self.controllers.len() {
             self.controllers[c].apply_delay_ms = 0;
@@ -266,11 +305,13 @@ impl World {
             }
             let node = &mut self.nodes[n];
             (node.save_fails, node.keeper.refuses, node.keeper.fails) = (0, 0, 0);
+            node.falls_at_start = false;
             self.node_boot(n);
             let life = self.nodes[n].life;
             self.agent_thaw(n, life);
             self.keeper_thaw(n);
             self.keeper_start(n);
+            self.keeper_room(n);
             self.agent_start(n);
         }
         if self.log.leader.is_none() {

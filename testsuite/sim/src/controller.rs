@@ -165,9 +165,9 @@ impl World {
         self.truth.reign = None;
         self.trace.note(self.now, || format!("controller {c} leads term {term}"));
         for old in 0..self.controllers.len() {
-            if self.controllers[old].leads.is_some() && old != c {
-                let delay = self.rng.skewed(3_000);
-                self.heard_role(old, delay, None);
+            // One that is cut off goes on to believe that it leads (openraft, CheckQuorum).
+            if old != c && !self.isolated.contains(&old) {
+                self.hears_of_another(old);
             }
         }
         // The pump and the proposer hear of it apart.
@@ -175,6 +175,20 @@ impl World {
         self.heard_role(c, delay, Some(term));
         let delay = self.rng.skewed(50);
         self.at(delay, Event::Begin { controller: c, life, term });
+    }
+
+    fn hears_of_another(&mut self, old: usize) {
+        if self.controllers[old].leads.is_some() {
+            let delay = self.rng.skewed(3_000);
+            self.heard_role(old, delay, None);
+        }
+    }
+
+    /// It reaches the other controllers again, and hears who leads.
+    pub(crate) fn rejoined(&mut self, c: usize) {
+        if self.isolated.remove(&c) && self.log.leader != Some(c) {
+            self.hears_of_another(c);
+        }
     }
 
     fn heard_role(&mut self, c: usize, delay: u64, leads: Option<u64>) {

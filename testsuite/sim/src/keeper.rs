@@ -6,6 +6,7 @@ use crate::journal::{Journal, Record};
 use crate::process::{Key, Process};
 use crate::world::{Event, World};
 use proto::digest::Digest;
+use proto::mutants::Mutant;
 use proto::v1::{
     self, FinishFact, KeeperEvent, KeeperManifest, KeeperPong, KeeperRequest, KeeperWelcome,
     KillCause, ManifestItem, Phase, RefusedFact, StartFact, StartFailure, finish_fact,
@@ -15,6 +16,9 @@ use std::collections::BTreeMap;
 
 /// Facts in one message: small, so that a finish is often torn from its start.
 const FACTS_MAX: u64 = 4;
+
+/// On a full disk so many of 1,000 runs are not even refused: too much waits for room already.
+const DROPPED_PERMILLE: u64 = 700;
 
 /// What waits until the batch before it is durable.
 #[derive(Debug)]
@@ -43,6 +47,10 @@ pub(crate) struct Keeper {
     pub life: u64,
     /// Refuses so many runs for its disk's sake.
     pub refuses: u32,
+    /// Its disk has no room for one record more, the reserve is used up.
+    pub full: bool,
+    /// The next run that comes takes the last of it.
+    pub fills: bool,
     /// Lets so many starts fail for the node's sake.
     pub fails: u32,
     pub inbox: Vec<Event>,
@@ -62,6 +70,8 @@ impl Keeper {
             frozen: false,
             life: 0,
             refuses: 0,
+            full: false,
+            fills: false,
             fails: 0,
             inbox: Vec::new(),
             pending: Vec::new(),
@@ -78,6 +88,26 @@ impl Keeper {
         self.tasks.is_empty()
             && self.pending.is_empty()
             && self.journal.acked >= self.journal.last_fact
+    }
+
+    /// No room: what has happened waits for it, what has not begun is refused.
+    fn park(&mut self) {
+        for record in &mut self.pending {
+            if let Record::Accepted { key, .. } = record {
+                self.tasks.remove(key);
+                *record = refused(*key, failure("journal", 28, true));
+            }
+        }
+    }
+
+    /// Attempts whose end waits for room: over, and not yet a fact.
+    fn parked(&self) -> impl Iterator<Item = Key> {
+        let listed = !Mutant::ParkedUnlisted.active();
+        self.pending.iter().filter(move |_| listed).filter_map(|record| match record {
+            Record::Closed { key, .. } => Some(*key),
+            Record::Refused { fact } => Key::from_wire(fact.attempt.as_ref(), fact.token.as_ref()),
+            _ => None,
+        })
     }
 
     pub(crate) fn forget(&mut self) {
@@ -124,6 +154,15 @@ impl World {
         self.keeper_turn(n);
     }
 
+    /// There is room again: what waited for it becomes durable.
+    pub(crate) fn keeper_room(&mut self, n: usize) {
+        let keeper = &mut self.nodes[n].keeper;
+        keeper.fills = false;
+        if std::mem::take(&mut keeper.full) && keeper.up {
+            self.keeper_turn(n);
+        }
+    }
+
     /// Everything of one turn becomes durable together, a moment later.
     pub(crate) fn keeper_turn(&mut self, n: usize) {
         let delay = self.rng.skewed(8);
@@ -138,8 +177,12 @@ impl World {
     pub(crate) fn keeper_sync(&mut self, n: usize) {
         let keeper = &mut self.nodes[n].keeper;
         keeper.syncing = false;
-        for record in std::mem::take(&mut keeper.pending) {
-            keeper.journal.write(record);
+        if keeper.full {
+            keeper.park();
+        } else {
+            for record in std::mem::take(&mut keeper.pending) {
+                keeper.journal.write(record);
+            }
         }
         for after in std::mem::take(&mut keeper.after) {
             self.keeper_does(n, after);
@@ -226,15 +269,13 @@ impl World {
             self.nodes[n].keeper.pending.push(Record::Closed { key, fact });
             return;
         }
+        self.nodes[n].keeper.full |= self.nodes[n].keeper.fills;
+        if self.nodes[n].keeper.full && self.rng.permille(DROPPED_PERMILLE) {
+            return self.trace.note(self.now, || format!("node {n} drops {}", key.attempt));
+        }
         if let Some(failure) = self.lease_refusal(n, run).or_else(|| self.refusal(n, key)) {
-            let fact = RefusedFact {
-                attempt: Some(key.attempt_ref()),
-                token: Some(key.token()),
-                failure: Some(failure),
-            };
             self.note_order(n, run.order_id);
-            self.nodes[n].keeper.pending.push(Record::Refused { fact });
-            return;
+            return self.nodes[n].keeper.pending.push(refused(key, failure));
         }
         let Some(job) = self.client.plan_of(&run.spec) else { return };
         let boot = self.nodes[n].boot;
@@ -254,6 +295,9 @@ impl World {
         let keeper = &mut self.nodes[n].keeper;
         if other {
             return Some(failure("previous-attempt", 16, true));
+        }
+        if keeper.full {
+            return Some(failure("journal", 28, true));
         }
         if keeper.refuses > 0 {
             keeper.refuses -= 1;
@@ -317,6 +361,7 @@ impl World {
         self.nodes[n].processes.insert(key, process);
         self.trace.note(self.now, || format!("node {n} runs {} as process {process}", key.attempt));
         self.tell(&Happening::Spawned { process });
+        self.falls_soon(n);
         if let Some(at) = ends_ms {
             self.queue.push(at, Event::MainEnds { process, serial: 0 });
         }
@@ -407,17 +452,20 @@ impl World {
     fn manifest(&self, n: usize, nonce: u64) -> KeeperManifest {
         let keeper = &self.nodes[n].keeper;
         let live = self.phases(n).map(|(key, phase)| {
-            let start = keeper.journal.live.get(&key).and_then(|live| live.started.as_ref());
+            // Known before its record is durable, which on a full disk takes long.
+            let process = self.nodes[n].processes.get(&key);
+            let start = process.map(|process| self.start_of(key, *process)).unwrap_or_default();
             ManifestItem {
                 attempt: Some(key.attempt_ref()),
                 token: Some(key.token()),
                 phase: phase.into(),
-                pid: start.map_or(0, |s| s.pid),
-                pid_start_ticks: start.map_or(0, |s| s.pid_start_ticks),
-                start_wall_ms: start.map_or(0, |s| s.start_wall_ms),
+                pid: start.pid,
+                pid_start_ticks: start.pid_start_ticks,
+                start_wall_ms: start.start_wall_ms,
             }
         });
-        let ended = keeper.journal.ended.values().map(|key| ManifestItem {
+        let over = keeper.journal.ended.values().copied().chain(keeper.parked());
+        let ended = over.map(|key| ManifestItem {
             attempt: Some(key.attempt_ref()),
             token: Some(key.token()),
             phase: Phase::Ended.into(),
@@ -440,12 +488,17 @@ impl World {
             digest: digest.value(),
             last_seq: keeper.journal.last_fact,
             last_order: keeper.journal.last_order,
-            disk_full: keeper.refuses > 3,
+            disk_full: keeper.full || keeper.refuses > 3,
             problem: String::new(),
             live: keeper.tasks.len() as u32,
             first_seq: 1,
         }
     }
+}
+
+fn refused(key: Key, failure: StartFailure) -> Record {
+    let (attempt, token) = (Some(key.attempt_ref()), Some(key.token()));
+    Record::Refused { fact: RefusedFact { attempt, token, failure: Some(failure) } }
 }
 
 fn failure(step: &str, errno: i32, node_fault: bool) -> StartFailure {

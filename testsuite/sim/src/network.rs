@@ -52,6 +52,14 @@ pub(crate) struct Conn {
     pub watch: Watch,
 }
 
+impl Conn {
+    /// Whether it is an open session with that controller.
+    pub fn serves(&self, controller: usize) -> bool {
+        let open = self.joined && self.controller_open && self.agent == Side::Reading;
+        open && self.controller == controller
+    }
+}
+
 /// Between one node and one controller.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Link {
@@ -139,12 +147,23 @@ impl World {
         }
     }
 
+    /// What the peer's kernel has and its process, which stands still, has not read: a reset that
+    /// comes behind it takes none of it away. Upwards, then downwards.
+    fn unread(&self, id: u64) -> (usize, usize) {
+        let Some(conn) = self.conns.get(&id) else { return (0, 0) };
+        let up = |event: &&Event| matches!(event, Event::Up { conn } if *conn == id);
+        let down = |event: &&Event| matches!(event, Event::Down { conn } if *conn == id);
+        let (controller, node) = (&self.controllers[conn.controller], &self.nodes[conn.node]);
+        (controller.inbox.iter().filter(up).count(), node.inbox.iter().filter(down).count())
+    }
+
     /// The machine is gone: nothing more comes, not even an end.
     pub(crate) fn agent_vanishes(&mut self, n: usize) {
         for id in self.conns_of_agent(n) {
+            let (unread, _) = self.unread(id);
             let Some(conn) = self.conns.get_mut(&id) else { continue };
             conn.agent = Side::Closed;
-            conn.up.clear();
+            conn.up.truncate(unread);
             conn.held_up = 0;
             if self.rng.permille(500) {
                 // The next machine of that address knows nothing of it.
@@ -340,13 +359,16 @@ impl World {
         for id in ids {
             let given_up = long && (self.rng.permille(400) || certain);
             let reset = self.rng.permille(500) || certain;
+            let (unread_up, unread_down) = self.unread(id);
             let Some(conn) = self.conns.get_mut(&id) else { continue };
             let (up, down) =
                 (std::mem::take(&mut conn.held_up), std::mem::take(&mut conn.held_down));
             if given_up && up + down > 0 {
-                (conn.up, conn.down) = (VecDeque::new(), VecDeque::from([Down::End]));
+                conn.up.truncate(unread_up);
+                conn.down.truncate(unread_down);
                 let end = if reset { SessionEnd::Reset } else { SessionEnd::Other };
                 conn.up.push_back(Up::End(end));
+                conn.down.push_back(Down::End);
                 // Each kernel finds out by itself.
                 let (delay_up, delay_down) = (self.latency(), self.rng.below(5_000));
                 self.at(delay_up, Event::Up { conn: id });

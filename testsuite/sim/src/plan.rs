@@ -14,6 +14,7 @@ pub(crate) enum Fault {
     AgentDiskFails,
     KeeperKill,
     KeeperFreeze,
+    KeeperDiskFull,
     NodeReboot,
     NodeLost,
     NodeRefuses,
@@ -35,13 +36,14 @@ pub(crate) enum Fault {
 }
 
 /// Every kind.
-pub(crate) const FAULTS: [Fault; 24] = [
+pub(crate) const FAULTS: [Fault; 25] = [
     Fault::AgentKill,
     Fault::AgentStop,
     Fault::AgentFreeze,
     Fault::AgentDiskFails,
     Fault::KeeperKill,
     Fault::KeeperFreeze,
+    Fault::KeeperDiskFull,
     Fault::NodeReboot,
     Fault::NodeLost,
     Fault::NodeRefuses,
@@ -131,6 +133,9 @@ pub(crate) struct JobPlan {
 /// Jobs of one run at most: what matters are interleavings, not numbers.
 pub(crate) const JOBS_MAX: u64 = 80;
 
+/// What a stall over a cut takes at most, beside two beats and two ways, ms.
+const STALL_MAX_MS: u64 = 6_500;
+
 /// Nodes of a run that is about many at once.
 const STORM_NODES: usize = 40;
 
@@ -186,14 +191,48 @@ impl Plan {
             chaos_ms,
             trim: trim.clone(),
         };
+        if plan.faults.contains(&Fault::StallOverCut) && rng.permille(500) {
+            plan.turn_to_stalls();
+        }
         plan.jobs = (0..jobs).map(|_| plan.draw_job(rng)).collect();
         if rng.permille(120) {
             plan.turn_to_leases(rng);
+        }
+        if plan.faults.contains(&Fault::KeeperDiskFull) && rng.permille(500) {
+            plan.turn_to_disks(rng);
         }
         plan.nodes = trim.nodes.unwrap_or(plan.nodes);
         plan.controllers = trim.controllers.unwrap_or(plan.controllers);
         plan.chaos_ms[0] = trim.calm_after.unwrap_or(plan.chaos_ms[0]);
         plan
+    }
+
+    /// A run with room for `StallOverCut`: one leader, which nobody replaces while it stands still,
+    /// and agents with the patience for that.
+    fn turn_to_stalls(&mut self) {
+        self.controllers = 1;
+        let policy = &mut self.policy;
+        let most = 2 * self.beat_ms + 2 * self.net_max_ms + STALL_MAX_MS;
+        let longer = most.saturating_sub(policy.heartbeat_timeout_ms);
+        policy.heartbeat_timeout_ms += longer;
+        policy.transient_job_timeout_ms += longer;
+        policy.fence_after_ms += longer;
+    }
+
+    /// A run about full disks only: nothing makes an agent join again, which would cure what a
+    /// keeper dropped, every run is ordered before the calm, and few other orders follow it.
+    fn turn_to_disks(&mut self, rng: &mut Rng) {
+        self.faults = vec![Fault::KeeperDiskFull];
+        self.fault_gap_ms = rng.range(300, 3_000);
+        self.nodes = self.nodes.max(2);
+        self.cpus = 8;
+        self.jobs.truncate(8);
+        for job in &mut self.jobs {
+            (job.cpus, job.hold) = (1, false);
+            (job.cancel_ms, job.suspend_ms) = (None, None);
+            job.duration_ms = job.duration_ms.or(Some(1_000));
+            job.submit_ms = rng.below(self.chaos_ms[0] * 2 / 3);
+        }
     }
 
     /// A run about leases: long attempts that are tried again when they are lost, room for the next
@@ -206,6 +245,9 @@ impl Plan {
         self.leases = true;
         let on = rng.range(1, 3);
         self.faults = (0..on).filter_map(|_| rng.pick(&AGAINST_LEASES)).collect();
+        if self.faults.contains(&Fault::LeaderIsolated) {
+            self.controllers = 3;
+        }
         self.fault_gap_ms = rng.range(5_000, 25_000);
         self.chaos_ms[0] = 200_000 + rng.below(200_000);
         self.jobs.truncate(12);

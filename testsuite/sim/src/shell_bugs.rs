@@ -54,6 +54,7 @@ impl World {
             spec: job.spec_bytes().to_vec(),
             user: "mia".to_owned(),
             uid: 1000,
+            fence_after_ms: job.leased(),
             ..v1::RunOrder::default()
         };
         let kind = Some(leader_message::Kind::Run(order));

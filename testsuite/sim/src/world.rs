@@ -47,6 +47,7 @@ pub(crate) enum Event {
     FromKeeper { node: usize, epoch: u64 },
     KeeperStart { node: usize },
     KeeperThaw { node: usize },
+    KeeperRoom { node: usize },
     KeeperSync { node: usize, life: u64 },
     Spawn { node: usize, life: u64, key: Key },
     MainEnds { process: usize, serial: u64 },
@@ -57,6 +58,7 @@ pub(crate) enum Event {
     TreeEmpty { process: usize },
     Emptied { node: usize, life: u64, process: usize },
     NodeBoot { node: usize },
+    NodeFalls { node: usize },
     LeaderTick { controller: usize, life: u64 },
     Apply { controller: usize, life: u64 },
     Commit { term: u64 },
@@ -407,9 +409,7 @@ impl World {
             Event::Role { controller, leads, .. } => self.role(controller, leads),
             Event::Begin { controller, term, .. } => self.begin(controller, term),
             Event::Confirm { controller, round, .. } => self.confirm(controller, round),
-            Event::Rejoined { controller } => {
-                self.isolated.remove(&controller);
-            }
+            Event::Rejoined { controller } => self.rejoined(controller),
             Event::ApplyEases { controller } => self.controllers[controller].apply_delay_ms = 0,
             Event::ControllerStart { controller } => self.controller_start(controller),
             Event::ControllerThaw { controller } => self.controller_thaw(controller),
@@ -455,6 +455,7 @@ impl World {
             }
             Event::KeeperStart { node } => self.keeper_start(node),
             Event::KeeperThaw { node } => self.keeper_thaw(node),
+            Event::KeeperRoom { node } => self.keeper_room(node),
             Event::KeeperSync { node, .. } => self.keeper_sync(node),
             Event::Spawn { node, key, .. } => self.spawn(node, key),
             Event::MainEnds { process, serial } => {
@@ -471,6 +472,7 @@ impl World {
             Event::TreeEmpty { process } => self.tree_empty(process),
             Event::Emptied { node, process, .. } => self.keeper_closes(node, process),
             Event::NodeBoot { node } => self.node_boot(node),
+            Event::NodeFalls { node } => self.node_falls(node),
             other => self.fail("served", format!("nobody takes {other:?}")),
         }
     }

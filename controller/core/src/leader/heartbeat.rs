@@ -58,7 +58,7 @@ impl Comparison {
     /// the one before it lacked the same: it was sent before this one was asked for.
     pub fn lacks(&mut self, order: Option<OrderId>) -> bool {
         let before = std::mem::replace(&mut self.lacked, order);
-        before.is_some() && before == order
+        before.is_some() && before == order && !Mutant::LostRunWaits.active()
     }
 
     /// Notes one heartbeat: `None` if it could not be compared. True if it is time to ask.
@@ -102,6 +102,9 @@ fn wants_manifest(session: &mut Session, ledger: &Ledger, beat: &Heartbeat) -> b
     }
     if session.manifest.pending() {
         return session.manifest.overdue();
+    }
+    if Mutant::DigestIgnored.active() {
+        return false;
     }
     let equal = comparable(session, ledger, beat)
         .then(|| digest_of(ledger, session).is_some_and(|digest| digest.value() == beat.digest));

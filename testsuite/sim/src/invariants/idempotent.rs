@@ -40,12 +40,12 @@ impl Property for Idempotent {
         }
         self.edits(step)?;
         for job in step.changed() {
-            let Some(cancel) = job.cancel() else { continue };
             // Its intent ends the retries (design 3): the attempt it was asked of stays the last.
-            let attempt = *self.attempts.entry(job.id().0).or_insert(job.attempt());
-            if attempt != job.attempt() {
+            if self.attempts.get(&job.id().0).is_some_and(|asked| *asked != job.attempt()) {
                 return Err(format!("job {} was cancelled and is tried again", job.id()));
             }
+            let Some(cancel) = job.cancel() else { continue };
+            self.attempts.insert(job.id().0, job.attempt());
             let first = *self.cancelled.entry(job.id().0).or_insert(cancel.order);
             if first != cancel.order {
                 let (id, now) = (job.id(), cancel.order);

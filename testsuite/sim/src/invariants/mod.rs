@@ -1,6 +1,7 @@
 //! The properties that every run must keep, one a file, and why each is there.
 
 mod absorbing;
+mod consistent;
 mod convergence;
 mod death;
 mod digest;
@@ -56,7 +57,8 @@ pub const TABLE: &[Row] = &[
     row("orders", "design 2: no order leaves before its entry is durable", "orders.rs"),
     row("digest", "design 3: digests are compared at the same point only", "digest.rs"),
     row("replicas", "design 2: same log, same state, by replay and by image", "replicas.rs"),
-    row("resources", "design 3: what is bound is what runs; indexes are right", "resources.rs"),
+    row("consistent", "design 2: the ledger never contradicts itself", "consistent.rs"),
+    row("resources", "design 3: what is bound is what live attempts were granted", "resources.rs"),
     row("served", "an honest agent is never refused for good", "served.rs"),
 ];
 
@@ -157,6 +159,7 @@ impl Invariants {
                 Box::<silence::Silence>::default(),
                 Box::<unknown::UnknownTime>::default(),
                 Box::<resources::Resources>::default(),
+                Box::<consistent::Consistent>::default(),
                 Box::<served::Served>::default(),
                 Box::<convergence::Convergence>::default(),
                 Box::<replicas::Replicas>::default(),

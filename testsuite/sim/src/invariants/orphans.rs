@@ -1,8 +1,9 @@
 //! P7: of a terminal job nothing lives on, once its node is there to be told.
 
 use super::{Check, Property};
+use crate::process::Process;
 use crate::world::World;
-use docket_core::ledger::Session;
+use docket_core::ledger::{Ledger, Session};
 use std::collections::BTreeMap;
 
 /// Added to the grace of the job (design 1, P7).
@@ -28,10 +29,7 @@ impl Property for Orphans {
         };
         let mut still = BTreeMap::new();
         for (number, process) in world.truth.processes.iter().enumerate() {
-            let over = process.lives()
-                && ledger.job(process.key.attempt.task.job).is_none_or(|job| {
-                    job.terminal() || job.attempt() > process.key.attempt.attempt
-                });
+            let over = process.lives() && is_over(ledger, process);
             let node = &world.nodes[process.node];
             let there = ledger.agent(&node.saved.agent_id).is_some_and(|agent| {
                 agent.session() == Session::Up && agent.process_id() == node.process_id
@@ -52,9 +50,17 @@ impl Property for Orphans {
     }
 
     fn end(&mut self, world: &World) -> Check {
-        match world.truth.processes.iter().find(|process| process.lives()) {
+        let Some(ledger) = world.front() else { return Ok(()) };
+        let mut living = world.truth.processes.iter().filter(|process| process.lives());
+        match living.find(|process| is_over(ledger, process)) {
             Some(process) => Err(format!("at the end there lives {process:?}")),
             None => Ok(()),
         }
     }
+}
+
+/// Whether the ledger has done with the attempt of that process.
+fn is_over(ledger: &Ledger, process: &Process) -> bool {
+    let attempt = process.key.attempt;
+    ledger.job(attempt.task.job).is_none_or(|job| job.terminal() || job.attempt() > attempt.attempt)
 }

@@ -98,12 +98,12 @@ fn ahead(world: &World) -> Vec<(u64, v1::Proposal)> {
 
 fn through_image(ledger: &Ledger) -> Result<Ledger, String> {
     let chunks: Vec<Vec<u8>> = ledger.freeze().chunks().collect();
-    let thawed = Ledger::thaw(chunks.iter().cloned())
+    let thawed = Ledger::thaw(chunks.into_iter())
         .map_err(|error| format!("an image with deferred facts cannot be read: {error}"))?;
-    if thawed.freeze().chunks().eq(chunks) {
+    if thawed.deferred().eq(ledger.deferred()) {
         return Ok(thawed);
     }
-    Err("an image with deferred facts reads back as another ledger".to_owned())
+    Err("an image reads back with another registry".to_owned())
 }
 
 /// A finish has had its effect, or it waits in the registry or the quarantine.

@@ -3,8 +3,9 @@
 
 use super::{Check, Property, Step};
 use crate::world::World;
-use docket_core::ledger::{ExitReason, Kind, Outcome, Session, State, What};
-use proto::v1::command;
+use docket_core::ledger::{ExitReason, Job, Kind, Outcome, Session, State, What};
+use proto::AttemptId;
+use proto::v1::{AttemptRef, ManifestCommand, Phase, command, fact};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Clocks differ by less than one in so many (design 3, Fences).
@@ -117,13 +118,31 @@ impl UnknownTime {
             {
                 continue;
             }
-            let mut held = step.ledger.held_by(&page.agent_id);
+            let known = |job: &&Job| !parked(step.world, page, job.attempt_id());
+            let mut held = step.ledger.held_by(&page.agent_id).filter(known);
             if let Some(job) = held.find(|job| job.kind() == Kind::Unknown) {
                 return Err(format!("job {} is unknown after its node was judged", job.id()));
             }
         }
         Ok(())
     }
+}
+
+/// Whether the manifest lists it as ended, and its end is no fact up to the manifest's F: it waits
+/// for room in the journal.
+fn parked(world: &World, page: &ManifestCommand, attempt: AttemptId) -> bool {
+    let is_it = |of: &Option<AttemptRef>| AttemptId::from_wire(of.as_ref()) == Ok(attempt);
+    let mut items = page.items.iter().filter(|item| item.phase() == Phase::Ended);
+    let listed = items.any(|item| is_it(&item.attempt));
+    let mut nodes = world.nodes.iter().map(|node| &node.keeper.journal);
+    let Some(journal) = nodes.find(|journal| journal.id == page.journal_id) else { return false };
+    let mut told = journal.facts.range(..=page.last_seq).map(|(_, fact)| &fact.kind);
+    let is_fact = told.any(|kind| match kind {
+        Some(fact::Kind::Finish(finish)) => is_it(&finish.attempt),
+        Some(fact::Kind::Refused(refused)) => is_it(&refused.attempt),
+        _ => false,
+    });
+    listed && !is_fact
 }
 
 /// B3: right after the first entry of a term nobody has been heard.
