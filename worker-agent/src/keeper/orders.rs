@@ -359,7 +359,8 @@ impl Keeper {
                 start_wall_ms: start.map_or(0, |s| s.start_wall_ms),
             }
         });
-        let ended = book.ended().chain(self.volatile.keys().copied()).map(|key| ManifestItem {
+        let over = book.ended().chain(self.volatile.keys().copied()).chain(parked(&self.batch));
+        let ended = over.map(|key| ManifestItem {
             attempt: Some(key.attempt_ref()),
             token: Some(key.token()),
             phase: Phase::Ended as i32,
@@ -377,6 +378,18 @@ impl Keeper {
         let live = self.tasks.values().map(|task| (task.key.attempt, task.phase()));
         live.collect::<Digest>().value()
     }
+}
+
+/// Attempts whose end waits for room in the journal: over, and not yet a fact. A manifest without
+/// them would say that they never came.
+fn parked(batch: &[JournalRecord]) -> impl Iterator<Item = Key> {
+    batch.iter().filter_map(|record| match record.kind.as_ref()? {
+        Kind::Closed(Closed { finish: Some(finish) }) => {
+            Key::from_wire(finish.attempt.as_ref(), finish.token.as_ref())
+        }
+        Kind::Refused(refused) => Key::from_wire(refused.attempt.as_ref(), refused.token.as_ref()),
+        _ => None,
+    })
 }
 
 /// A refusal before the run was taken: never the job's fault.

@@ -9,7 +9,7 @@ use proto::digest::Digest;
 use proto::v1::journal_record::Kind;
 use proto::v1::keeper_event::Kind as Event;
 use proto::v1::keeper_request::Kind as Request;
-use proto::v1::{KeeperHello, KeeperLater, KeeperPing, KeeperStop, Phase};
+use proto::v1::{KeeperHello, KeeperLater, KeeperPing, KeeperStop, KillCause, Phase};
 use rustix::process::{Pid, Signal, kill_process};
 use worker_agent::keeper::{Client, LockState, lock_state};
 
@@ -28,6 +28,7 @@ pub const TESTS: &[Test] = &[
     ("a_deleted_directory_ends_the_keeper_after_its_jobs", deleted),
     ("a_journal_that_is_not_understood_is_named", bad_journal),
     ("a_full_disk_refuses_runs_and_keeps_ends", full_disk),
+    ("an_end_that_waits_for_room_is_listed_as_ended", parked),
     ("a_request_before_hello_is_refused", no_hello),
 ];
 
@@ -224,6 +225,36 @@ fn full_disk() {
     fs::remove_file(filler).unwrap();
     wait_for("room again", || (!world.pong().disk_full).then_some(()));
     assert_eq!(status_of(&world.outcome(&Job::shell(3, "exit 4"))), exited(4));
+}
+
+/// Orders sent at a time until the journal has no room for one more, and how often at most.
+const ORDERS: u64 = 2_000;
+const ROUNDS_MAX: u64 = 200;
+
+fn parked() {
+    let Some(mut world) = World::on_small_disk(8 << 20) else { return };
+    let file = world.open_path("go");
+    let text = format!("while [ ! -e {} ]; do sleep 0.05; done; exit 3", file.display());
+    let job = Job::shell(1, &text);
+    world.run(&job);
+    world.start_of(&job);
+    let filler = world.dir().join("filler");
+    fs::write(&filler, vec![1; 16 << 20]).unwrap_err();
+    // Each order is a record: in the end the reserve is used up too.
+    let nobody = Job::shell(2, "");
+    let full = (0..ROUNDS_MAX).any(|_| {
+        (0..ORDERS).for_each(|_| world.kill(&nobody, KillCause::Cancel, 1, None));
+        let last = world.last_order_id();
+        world.pong().last_order < last
+    });
+    assert!(full, "the reserve has no end");
+    fs::write(file, "").unwrap();
+    let phase = world.until("the end of the job", |world| {
+        Some(world.phase_of(&job)).filter(|phase| *phase != Some(Phase::Running))
+    });
+    assert_eq!(phase, Some(Phase::Ended), "missing, it would be taken for vanished");
+    fs::remove_file(filler).unwrap();
+    assert_eq!(status_of(&world.finish_of(&job)), exited(3));
 }
 
 fn no_hello() {
