@@ -293,6 +293,23 @@ pub struct Corruption {
     pub durable: u64,
 }
 
+/// Why a log cannot be repaired, or was not.
+#[derive(Debug, Error)]
+pub enum RepairError {
+    /// A refusal that is not damage, or a call that failed.
+    #[error("{0}")]
+    Refused(#[from] OpenError),
+    /// Nothing of the log can be trusted.
+    #[error(
+        "the first segment, {file}, has no whole header: nothing of this log can be kept; \
+         restore a backup of the data directory"
+    )]
+    NothingLeft {
+        /// The first segment file.
+        file: String,
+    },
+}
+
 /// Why a snapshot was not saved or read.
 #[derive(Debug, Error)]
 pub enum SnapshotError {

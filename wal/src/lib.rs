@@ -69,6 +69,8 @@ mod recovery;
 mod scan;
 // Acting on it.
 mod open;
+// Giving up what is lost, when a person asks.
+pub mod repair;
 // Around it.
 mod writer;
 // Beside it.
@@ -81,7 +83,7 @@ mod faulty;
 // What can go wrong.
 mod error;
 
-pub use error::{Corruption, OpenError, ReadError, SnapshotError, WriteError};
+pub use error::{Corruption, OpenError, ReadError, RepairError, SnapshotError, WriteError};
 pub use faulty::{Fault, FaultyDisk, FaultyFile, Keep};
 pub use log::{Log, Options};
 pub use open::{Recovered, Verdict};

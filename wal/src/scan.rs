@@ -375,7 +375,7 @@ impl Replay {
     }
 
     /// The state before the first frame of a log that begins with this segment.
-    fn new(first: Option<&SegmentHeader>) -> Replay {
+    pub(crate) fn new(first: Option<&SegmentHeader>) -> Replay {
         let mut replay = Replay {
             index: Index::default(),
             next_batch: 1,
@@ -395,7 +395,7 @@ impl Replay {
     }
 
     /// Begins a segment; says what does not fit the frames before, if anything.
-    fn begin(&mut self, header: &SegmentHeader) -> Option<String> {
+    pub(crate) fn begin(&mut self, header: &SegmentHeader) -> Option<String> {
         self.doubtful.clear();
         if header.first_batch != self.next_batch {
             let (found, expected) = (header.first_batch, self.next_batch);
@@ -412,7 +412,7 @@ impl Replay {
         None
     }
 
-    fn take(
+    pub(crate) fn take(
         &mut self,
         segment: u64,
         offset: u64,
