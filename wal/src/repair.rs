@@ -105,6 +105,10 @@ fn salvage<F: StorageFile>(found: &[Found<F>], why: OpenError) -> Result<Repair,
     let first = found.first().and_then(whole).ok_or_else(nothing)?;
     let mut replay = Replay::new(Some(first));
     let end = good_end(found, &mut replay)?;
+    // A whole frame that knows of batches behind the end would have the rest refused again.
+    if replay.durable >= replay.next_batch {
+        return Err(RepairError::Refused(why));
+    }
     let (kept, cut) = match end {
         End::Before(0) => return Err(nothing()),
         End::Before(place) => (place, None),
@@ -135,6 +139,7 @@ fn good_end<F: StorageFile>(found: &[Found<F>], replay: &mut Replay) -> Result<E
         if replay.begin(header).is_some() {
             return Ok(End::Before(place));
         }
+        replay.durable = replay.durable.max(header.durable_seq);
         let walked = walk(&segment.file, header, |offset, frame, body| {
             replay.take(header.seq, offset, frame, body)
         })
