@@ -202,7 +202,6 @@ mod tests {
         }
         for (line, part) in [
             ("docket top", "not in this version of docket: top: "),
-            ("docket wal repair DIR", "not in this version of docket: wal repair: "),
             ("docket cluster set a=b", "not in this version of docket: cluster set: "),
             ("docket cluster add n2", "not in this version of docket: cluster add: "),
             ("docket squeue", "docket list"),

@@ -1,6 +1,7 @@
 //! The controller's part of the data directory: its lock, its identity, and where things lie.
 //!
-//! `DIR/controller/{lock, identity, wal/, archive/, snapshots/}`; directories 0700, files 0600.
+//! `DIR/controller/{lock, identity, wal/, archive/, snapshots/}`, and `damaged-N/` after a repair;
+//! directories 0700, files 0600.
 //! The identity is written as `identity.new` before the log exists and renamed once it does: so a
 //! lost log under a known identity is noticed, and a crash in between is not mistaken for it.
 
@@ -127,7 +128,7 @@ impl Directory {
         getrandom::fill(&mut cluster_id)
             .map_err(|e| failed("draw a random id for", &self.root, io::Error::other(e)))?;
         let identity = Identity { cluster_id, node_id: 1, generation: 1 };
-        self.write_identity(&identity)?;
+        self.write_identity(&identity, "identity.new")?;
         Ok((identity, Known::New))
     }
 
@@ -141,9 +142,31 @@ impl Directory {
         Ok(())
     }
 
-    fn write_identity(&self, identity: &Identity) -> Result<(), DirectoryError> {
+    /// Opens the next generation of the cluster, durably: what the log has lost must not be taken
+    /// for what comes (design 4). Gives the new one.
+    pub fn raise_generation(&self) -> Result<u64, DirectoryError> {
+        let (mut identity, _) = self.identity()?;
+        identity.generation += 1;
+        self.write_identity(&identity, "identity")?;
+        Ok(identity.generation)
+    }
+
+    /// Makes a room, durably, for files that were damaged.
+    pub fn make_aside(&self, name: &str) -> Result<PathBuf, DirectoryError> {
+        let path = self.root.join(name);
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(failed("make the directory", &path, e));
+            }
+            _ => {}
+        }
+        sync_directory(&self.root)?;
+        Ok(path)
+    }
+
+    fn write_identity(&self, identity: &Identity, name: &str) -> Result<(), DirectoryError> {
         // Under another name first: a half-written identity must not count as one.
-        let (draft, path) = (self.root.join("identity.draft"), self.root.join("identity.new"));
+        let (draft, path) = (self.root.join("identity.draft"), self.root.join(name));
         let write = || {
             let mut file = private().truncate(true).open(&draft)?;
             file.write_all(identity.to_text().as_bytes())?;
@@ -257,6 +280,17 @@ mod tests {
         directory.confirm().unwrap();
         directory.confirm().unwrap();
         assert_eq!(directory.identity().unwrap(), (first, Known::Served));
+    }
+
+    #[test]
+    fn a_raised_generation_stays_and_changes_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Directory::open(dir.path()).unwrap();
+        let (first, _) = directory.identity().unwrap();
+        directory.confirm().unwrap();
+        assert_eq!(directory.raise_generation().unwrap(), 2);
+        let (second, known) = directory.identity().unwrap();
+        assert_eq!((second, known), (Identity { generation: 2, ..first }, Known::Served));
     }
 
     #[test]

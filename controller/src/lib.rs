@@ -17,6 +17,7 @@ mod controller;
 
 mod config;
 mod directory;
+mod repair;
 mod units;
 
 mod pump;
@@ -38,5 +39,6 @@ mod failure;
 pub use config::{Config, ConfigError, OnDisconnect, Retention, SnapshotEvery};
 pub use controller::{Controller, SnapshotRefused, StartError, start};
 pub use directory::{DirectoryError, wal_dir};
+pub use repair::{Repair, RepairError};
 pub use rpc::{Caller, REASON_KEY, ShutdownRequest, Sources, user_name};
 pub use units::{UnitError, format_duration, format_size, parse_duration, parse_size};

@@ -11,7 +11,7 @@ use crate::clock::{ms_since, wall_ms};
 use crate::pump::{PumpHandle, Role};
 use crate::raft::{Node, Reply, Written};
 use batch::{Gathered, Gathering};
-use docket_core::ledger::Outcome;
+use docket_core::ledger::{Ledger, Outcome};
 use prost::Message as _;
 use proto::v1;
 use std::sync::Arc;
@@ -188,10 +188,20 @@ pub struct ProposerParts {
     pub pump: PumpHandle,
     /// Where this node stands.
     pub role: watch::Receiver<Role>,
-    /// Proposed right behind the first entry of a term, while the ledger has no cluster id.
+    /// What of it the ledger lacks ([`due`]) is proposed right behind the first entry of a term.
     pub configure: v1::ConfigureCommand,
     /// Names the disk that is full.
     pub data: String,
+}
+
+/// What of the configuration a ledger lacks: all of it, or a generation that was raised since (a
+/// repair of the log). The rest of a cluster that has begun stays as it is.
+fn due(configure: &v1::ConfigureCommand, ledger: &Ledger) -> Option<v1::ConfigureCommand> {
+    if ledger.cluster_id().is_empty() {
+        return Some(configure.clone());
+    }
+    let generation = configure.generation.filter(|raised| *raised > ledger.generation())?;
+    Some(v1::ConfigureCommand { generation: Some(generation), ..v1::ConfigureCommand::default() })
 }
 
 /// Starts the proposer. The receiver tells the term in which commands are taken, once they are.
@@ -278,14 +288,14 @@ impl Proposer {
     async fn begin(&self, term: u64) -> Option<Term> {
         // All that earlier terms committed is applied before the read is answered only if raft
         // has applied it: apply takes the maximum, so an older value does no harm.
+        let configure = self.parts.configure.clone();
         let look =
-            self.parts.pump.read(|view| (view.ledger.led(), view.ledger.cluster_id().is_empty()));
-        let (led_ms, unconfigured) = look.await.ok()?;
+            self.parts.pump.read(move |view| (view.ledger.led(), due(&configure, view.ledger)));
+        let (led_ms, configure) = look.await.ok()?;
         let leader = self.parts.node.id();
         let begin = v1::TermCommand { leader, term };
         let mut commands = vec![command(v1::command::Kind::Term(begin))];
-        if unconfigured {
-            let configure = self.parts.configure.clone();
+        if let Some(configure) = configure {
             commands.push(command(v1::command::Kind::Configure(configure)));
         }
         let proposal = stamped(led_ms, Vec::new(), commands);

@@ -193,7 +193,10 @@ pub enum OpenError {
         expected: crate::Identity,
     },
     /// A segment is not there.
-    #[error("a segment is missing before {file}: {what}; restore it or a backup")]
+    #[error(
+        "a segment is missing before {file}: {what}; restore it or a backup, or give up what is lost \
+         with `docket wal repair`"
+    )]
     MissingSegment {
         /// The first segment after the hole.
         file: String,
@@ -203,7 +206,8 @@ pub enum OpenError {
     /// A segment that held data has no valid header.
     #[error(
         "the header of {file} is damaged and the file cannot be shown to be empty: \
-         {what}; make a copy of the directory, then restore a backup"
+         {what}; make a copy of the directory, then restore a backup, or give up what is lost with \
+         `docket wal repair`"
     )]
     HeaderLost {
         /// Segment file.
@@ -218,7 +222,8 @@ pub enum OpenError {
     /// acknowledged data.
     #[error(
         "{file} was cut to {found_bytes} of {expected_bytes} bytes after entry {last_good}: \
-         acknowledged entries may be gone; nothing was changed; restore a backup"
+         acknowledged entries may be gone; nothing was changed; restore a backup, or give up what is \
+         lost with `docket wal repair`"
     )]
     Shortened {
         /// Segment file.
@@ -271,7 +276,7 @@ pub enum OpenError {
     "acknowledged data is damaged: {file} at offset {offset}: {reason}; entries from {first_lost}{} \
      cannot be trusted, the last good entry is {last_good} (batch {batch} is damaged, batch \
      {durable} was acknowledged); nothing was changed; make a copy of the directory, see \
-     `docket wal verify`, restore a backup",
+     `docket wal verify`, restore a backup, or give up what is lost with `docket wal repair`",
     up_to(*.last_lost)
 )]
 pub struct Corruption {

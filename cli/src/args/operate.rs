@@ -64,6 +64,18 @@ pub enum WalCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Give up what a damaged log can no longer prove; explains and asks first
+    ///
+    /// For a controller that refuses to start because acknowledged data are damaged, and of which
+    /// there is no better copy. Keeps everything before the damage, moves the damaged files aside,
+    /// holds the jobs that waited (some of them may have run), and never gives a job id again.
+    Repair {
+        /// Data directory of the controller, which must not run
+        dir: PathBuf,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
     /// Print sizes, positions and counts
     Stat {
         /// Directory of the log, or the data directory above it

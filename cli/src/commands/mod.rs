@@ -21,6 +21,7 @@ mod list;
 mod logs;
 mod nodes;
 mod outcome;
+mod repair;
 mod run;
 mod show;
 mod sink;

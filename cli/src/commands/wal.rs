@@ -1,4 +1,5 @@
-//! `docket wal`: looks at a log on disk without opening it; changes nothing, takes no lock.
+//! `docket wal`: looks at a log on disk without opening it; changes nothing, takes no lock. Only
+//! `repair` does (`repair.rs`).
 
 use crate::args::WalCommand;
 use crate::exit;
@@ -32,6 +33,14 @@ pub enum WalError {
         /// Why.
         error: OpenError,
     },
+    /// It was not repaired.
+    #[error("{}: {error}", dir.display())]
+    Repair {
+        /// The data directory.
+        dir: PathBuf,
+        /// Why.
+        error: controller::RepairError,
+    },
 }
 
 /// Payload of a raft entry that holds a proposal; the first byte says so.
@@ -43,6 +52,7 @@ pub fn wal(command: &WalCommand) -> Result<u8, Failure> {
         WalCommand::Verify { dir } => verify(&log_dir(dir)?),
         WalCommand::Dump { dir, json } => dump(&log_dir(dir)?, *json),
         WalCommand::Stat { dir } => stat(&log_dir(dir)?),
+        WalCommand::Repair { dir, yes } => super::repair::repair(dir, *yes),
     }
 }
 

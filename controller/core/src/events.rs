@@ -46,6 +46,9 @@ fn render(ledger: &Ledger, job: &Job, cause: &Cause, events: &mut Vec<v1::Event>
         push(by, format!("{} -> PEND {}: {}", from.name(), to.substate(), closed(&cause.what)));
         return;
     }
+    if cause.what == What::Held && matches!(cause.who, Who::Controller(_)) {
+        return push(who, "held it: the log has lost entries, it may have run".to_owned());
+    }
     push(who, what(ledger, &cause.what));
 }
 

@@ -166,6 +166,13 @@ fn node_line(ledger: &Ledger, sight: &Sight, node: &NodeVerdict) -> v1::ExplainN
 fn held(ledger: &Ledger, job: &Job, answer: &mut v1::ExplainAnswer) {
     let id = job.id();
     answer.headline = format!("Job {id} is PEND: it is held.");
+    if job.may_have_run() {
+        answer.lines.push(
+            "The log has lost entries since it was submitted, so it may have run already: look \
+             before you release it."
+                .to_owned(),
+        );
+    }
     answer.lines.push(format!("It starts after: docket release {id}"));
     let queue = ledger.pending_count();
     answer.lines.push(format!("{queue} other jobs wait in the queue."));

@@ -180,8 +180,63 @@ fn the_log_can_be_verified_and_damage_is_named() {
     assert!(node.printed().contains(&name), "{}", node.printed());
 }
 
+#[test]
+fn a_damaged_log_is_repaired_only_on_request_and_what_waited_is_held() {
+    let world = heavy_world!();
+    let mut node = world.up(1);
+    let first = world.submit(&["--", "true"]);
+    world.wait_end(first);
+    let runs = world.submit_sh(&[], "while [ ! -e go ]; do sleep 0.05; done; exit 3");
+    world.wait_state(runs, "RUN");
+    let waits = world.submit(&["--", "true"]);
+    let forgotten = world.submit(&["--", "echo", "forgotten-by-the-log"]);
+    // With an entry behind it the log knows that it was on disk.
+    world.submit(&["--", "true"]);
+    node.kill9();
+    let (log, at) = find_in_log(&world, b"forgotten-by-the-log");
+    let mut bytes = std::fs::read(&log).unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(&log, &bytes).unwrap();
+    let data = world.data();
+    let repair = |more: &[&str]| {
+        let mut words = vec!["wal".as_ref(), "repair".as_ref(), data.as_os_str()];
+        words.extend(more.iter().map(std::ffi::OsStr::new));
+        world.docket(&words)
+    };
+    let asked = repair(&[]);
+    assert_eq!(asked.code, Some(2), "{}", asked.describe());
+    assert!(asked.text().contains("given up   entries"), "{}", asked.describe());
+    assert_eq!(std::fs::read(&log).unwrap(), bytes, "nothing is changed without a yes");
+    let done = repair(&["--yes"]);
+    assert_eq!(done.code, Some(0), "{}", done.describe());
+    let name = log.file_name().expect("a segment has a name").to_string_lossy().into_owned();
+    let kept = data.join("controller/damaged-2").join(format!("{name}.damaged"));
+    assert_eq!(std::fs::read(kept).unwrap(), bytes, "the damaged file is kept");
+    let again = repair(&["--yes"]);
+    assert!(again.text().contains("no repair is needed"), "{}", again.describe());
+    let _node = world.up(1);
+    assert_eq!(world.show(first)["state"], "DONE");
+    world.wait_state(runs, "RUN");
+    assert!(!world.list_ids().contains(&forgotten), "it was given up");
+    let told = world.ok(&["explain", &waits.to_string()]);
+    assert!(told.contains("may have run already"), "{told}");
+    world.touch("go");
+    assert_eq!(world.wait_end(runs)["exit_code"], 3);
+    assert_eq!(world.show(waits)["state"], "PEND", "it is held");
+    let new = world.submit(&["--", "true"]);
+    assert!(new > forgotten + 1000, "{new}: no id is given twice");
+    world.wait_end(new);
+    world.ok(&["release", &waits.to_string()]);
+    assert_eq!(world.wait_end(waits)["state"], "DONE");
+}
+
 /// The controller's segment with the submit in it: the keeper's journal lies elsewhere.
 fn find_log(world: &World) -> std::path::PathBuf {
+    find_in_log(world, b"true").0
+}
+
+/// The controller's segment with these bytes, and where.
+fn find_in_log(world: &World, words: &[u8]) -> (std::path::PathBuf, usize) {
     let mut rooms = vec![world.data()];
     let mut found = Vec::new();
     while let Some(room) = rooms.pop() {
@@ -194,7 +249,9 @@ fn find_log(world: &World) -> std::path::PathBuf {
             }
         }
     }
-    let holds =
-        |path: &std::path::PathBuf| std::fs::read(path).unwrap().windows(4).any(|w| w == b"true");
-    found.into_iter().find(holds).expect("a segment holds the submit")
+    let place = |path: std::path::PathBuf| {
+        let bytes = std::fs::read(&path).unwrap();
+        bytes.windows(words.len()).position(|w| w == words).map(|at| (path, at))
+    };
+    found.into_iter().find_map(place).expect("a segment holds the submit")
 }

@@ -3,6 +3,7 @@
 use super::blobs::{Blob, Interned, Spec};
 use super::cause::{Cause, What, Who};
 use super::deferred::{Deferred, Registry};
+use super::ids::Range;
 use super::index::{Indexes, Place, Used};
 use super::job::Job;
 use super::moves;
@@ -28,6 +29,8 @@ pub struct Ledger {
     pub(super) cluster_id: String,
     pub(super) generation: u64,
     pub(super) next_job_id: JobId,
+    /// Ids below it that no job of this log got, in order.
+    pub(super) skipped: Vec<Range>,
     pub(super) policy: v1::Policy,
     pub(super) request_floor_wall_ms: u64,
     pub(super) counters: Counters,
@@ -93,6 +96,7 @@ impl Default for Ledger {
             cluster_id: String::new(),
             generation: 1,
             next_job_id: JobId(1),
+            skipped: Vec::new(),
             policy: default_policy(),
             request_floor_wall_ms: 0,
             counters: Counters::default(),
@@ -173,7 +177,7 @@ impl Ledger {
 
     /// Whether the id was given and its job has left the ledger.
     pub fn evicted(&self, id: JobId) -> bool {
-        id.0 != 0 && id < self.next_job_id && self.job(id).is_none()
+        self.gave(id) && self.job(id).is_none()
     }
 
     /// The job of that id, or why there is none.

@@ -21,7 +21,7 @@ impl Ledger {
         self.check_deferred();
         let mut newest_led = 0;
         for (id, slot) in self.jobs.slots() {
-            assert!(id < self.next_job_id, "job {id} has an id that was given");
+            assert!(self.gave(id), "job {id} has an id that was given");
             let (submit_led, by) = match slot {
                 Slot::Job(job) => {
                     assert_eq!(job.id, id, "job {id} stands under its id");

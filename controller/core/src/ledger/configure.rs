@@ -24,9 +24,7 @@ impl Ledger {
             self.cluster_id.clone_from(id);
         }
         if let Some(generation) = command.generation {
-            self.generation = generation;
-            // No Assign of an older one can come any more: such facts may be adopted now.
-            self.drainable.extend(self.deferred.jobs_below(self.next_job_id));
+            self.open_generation(generation);
         }
         Ok(Outcome::Configured)
     }

@@ -120,22 +120,13 @@ impl Ledger {
     fn forgotten(&mut self, about: &About) {
         self.counters.unknown_attempt += 1;
         let AttemptId { task, attempt } = about.attempt;
-        if task.job >= self.next_job_id {
+        if !self.gave(task.job) {
             self.skip_ids(task.job);
             return;
         }
         let waits = |job: &Job| job.grant().is_none() && !job.terminal() && job.attempt == attempt;
         if self.jobs.job(task.job).is_some_and(waits) {
             self.update(task.job, |job| job.attempt = attempt.saturating_add(1));
-        }
-    }
-
-    /// Ids up to this one were given before: they are not given again.
-    pub(super) fn skip_ids(&mut self, last: JobId) {
-        let next = JobId(last.0.saturating_add(1));
-        if next > self.next_job_id {
-            self.next_job_id = next;
-            self.drainable.extend(self.deferred.jobs_below(next));
         }
     }
 
@@ -171,7 +162,7 @@ impl Ledger {
             self.counters.other_attempt += 1;
             return Target::NoOp;
         }
-        if id >= self.next_job_id {
+        if !self.gave(id) {
             return Target::Unknown;
         }
         let Some(job) = self.jobs.job(id) else {
@@ -335,7 +326,7 @@ impl Ledger {
     /// Whether a fact in the registry still waits for something that can come.
     pub(super) fn still_waits(&self, about: &About) -> bool {
         let id = about.attempt.task.job;
-        let Some(job) = self.jobs.job(id) else { return id >= self.next_job_id };
+        let Some(job) = self.jobs.job(id) else { return !self.gave(id) };
         let assigned = job.grant().is_some() && about.attempt.attempt == job.attempt;
         about.attempt.task == job.task_id()
             && about.attempt.attempt >= job.attempt

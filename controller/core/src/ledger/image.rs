@@ -52,6 +52,11 @@ impl Ledger {
             cluster_id: self.cluster_id.clone(),
             generation: self.generation,
             next_job_id: self.next_job_id.0,
+            skipped: self
+                .skipped
+                .iter()
+                .map(|(from, to)| v1::ImageIds { from: from.0, to: to.0 })
+                .collect(),
             policy: Some(self.policy),
             request_floor_wall_ms: self.request_floor_wall_ms,
             counters: self.counters.to_map(),

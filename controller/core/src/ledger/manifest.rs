@@ -122,7 +122,7 @@ impl Ledger {
 
     fn verdict(&self, agent_id: &str, item: &v1::ManifestItem, attempt: AttemptId) -> Verdict {
         let id = attempt.task.job;
-        if id >= self.next_job_id {
+        if !self.gave(id) {
             return Verdict::Stray;
         }
         let Some(job) = self.job(id) else { return Verdict::Kill };

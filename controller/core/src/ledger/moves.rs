@@ -24,6 +24,7 @@ const fn go(from: Kind, by: &'static str, to: &'static [Kind]) -> Move {
 pub const MOVES: &[Move] = &[
     go(Queued, "assign", &[Dispatched]),
     go(Queued, "hold", &[Held]),
+    go(Queued, "new generation", &[Held]),
     go(Queued, "cancel", &[Exit]),
     go(Held, "release", &[Queued]),
     go(Held, "cancel", &[Exit]),

@@ -88,8 +88,10 @@ impl Table {
         if self.pages.is_empty() {
             self.first_page = page_number;
         }
+        // Ids that are left out share one page; whoever writes to it copies it.
+        let empty = Arc::new(std::array::from_fn(|_| Slot::Empty));
         while self.first_page + self.pages.len() as u64 <= page_number {
-            self.pages.push_back(Arc::new(std::array::from_fn(|_| Slot::Empty)));
+            self.pages.push_back(Arc::clone(&empty));
         }
         if let Some((page, slot)) = self.place(id)
             && let Some(page) = self.pages.get_mut(page)

@@ -131,6 +131,7 @@ impl Reader {
         ledger.cluster_id = head.cluster_id;
         ledger.generation = head.generation;
         ledger.next_job_id = JobId(head.next_job_id);
+        ledger.skipped = head.skipped.iter().map(|ids| (JobId(ids.from), JobId(ids.to))).collect();
         ledger.policy = head.policy.ok_or_else(|| broken("a head without policy"))?;
         ledger.request_floor_wall_ms = head.request_floor_wall_ms;
         ledger.counters = Counters::from_map(&head.counters);

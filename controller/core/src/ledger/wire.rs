@@ -97,6 +97,10 @@ impl Job {
                 let attempt = fence.attempt;
                 format!("waits for proof that attempt {attempt} on {node} is dead{held}")
             }
+            State::Held if self.may_have_run() => format!(
+                "held: the log has lost entries, it may have run; docket release {}",
+                self.id
+            ),
             State::Held => format!("held; release it with: docket release {}", self.id),
             State::Dispatched(grant) => {
                 let node = node_name(ledger, grant);

@@ -5,6 +5,7 @@ mod cancel;
 mod deferred;
 mod edit;
 mod facts;
+mod ids;
 mod image;
 mod loss;
 mod manifest;

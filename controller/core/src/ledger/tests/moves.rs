@@ -154,6 +154,10 @@ const CAUSES: &[(&str, Cause)] = &[
     ("configure", |w, _| {
         w.apply(Command::Configure(v1::ConfigureCommand::default()));
     }),
+    ("new generation", |w, _| {
+        let generation = Some(w.ledger.generation() + 1);
+        w.apply(Command::Configure(v1::ConfigureCommand { generation, ..Default::default() }));
+    }),
     ("submit", |w, _| {
         w.submit();
     }),

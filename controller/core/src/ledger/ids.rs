@@ -1,0 +1,81 @@
+//! Job ids: which were given, and which may have been given by a part of the log that is gone
+//! (design 4, restore). The latter are never given again, and nothing about them is taken for news of
+//! an evicted job: what nodes still hold of them is listed, not killed.
+
+use super::book::Ledger;
+use super::cause::{What, Who};
+use super::job::Job;
+use super::state::{Kind, State};
+use proto::JobId;
+
+/// Ids that a new generation leaves out: more than a log can have given since its last copy.
+pub const IDS_PER_GENERATION: u64 = 1_000_000;
+
+/// The furthest that a node's word about a job moves the next id. Ids are dense in memory, so a wrong
+/// word must not cost more than a few pages.
+const SKIP_MAX: u64 = 16_000_000;
+
+/// Ids from the first up to, not including, the second.
+pub(super) type Range = (JobId, JobId);
+
+impl Job {
+    /// Whether it is held since a part of the log was lost: it may have run in that part.
+    pub fn may_have_run(&self) -> bool {
+        let last = self.causes().iter().rev().find(|cause| cause.what == What::Held);
+        let held = self.kind() == Kind::Held || self.fence().is_some_and(|fence| fence.held);
+        held && last.is_some_and(|cause| matches!(cause.who, Who::Controller(_)))
+    }
+}
+
+impl Ledger {
+    /// Whether a job of this log got that id.
+    pub(super) fn gave(&self, id: JobId) -> bool {
+        let skipped = || self.skipped.iter().any(|(from, to)| (*from..*to).contains(&id));
+        id.0 != 0 && id < self.next_job_id && !skipped()
+    }
+
+    /// Ids up to this one were given before: they are not given again.
+    pub(super) fn skip_ids(&mut self, last: JobId) {
+        let (from, to) = (self.next_job_id, JobId(last.0.saturating_add(1)));
+        if to <= from || to.0 - from.0 > SKIP_MAX {
+            return;
+        }
+        match self.skipped.last_mut() {
+            Some((_, end)) if *end == from => *end = to,
+            _ => self.skipped.push((from, to)),
+        }
+        self.next_job_id = to;
+        self.drainable.extend(self.deferred.jobs_below(to));
+    }
+
+    /// A part of the log is gone (restore, repair): its ids are left out, and what waits is held, for
+    /// the lost part may have given it to a node and heard of its end (P6).
+    pub(super) fn open_generation(&mut self, generation: u64) {
+        if generation > self.generation {
+            self.skip_ids(JobId(self.next_job_id.0 + IDS_PER_GENERATION - 1));
+            self.hold_what_waits();
+        }
+        self.generation = generation;
+        // No Assign of an older one can come any more: such facts may be adopted now.
+        self.drainable.extend(self.deferred.jobs_below(self.next_job_id));
+    }
+
+    fn hold_what_waits(&mut self) {
+        let waiting: Vec<JobId> = self
+            .jobs
+            .jobs_below(self.next_job_id)
+            .filter(|job| matches!(job.kind(), Kind::Queued | Kind::Waiting))
+            .map(|job| job.id())
+            .collect();
+        let cause = self.cause(self.by_leader(), What::Held);
+        for id in waiting {
+            self.update(id, |job| {
+                match &mut job.state {
+                    State::Waiting(fence) => fence.held = true,
+                    state => *state = State::Held,
+                }
+                job.note(cause.clone());
+            });
+        }
+    }
+}
