@@ -9,7 +9,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -95,8 +95,9 @@ impl Directory {
             Err(other) => return Err(io("lock", other.into())),
         }
         let holder = format!("{}\n", std::process::id());
-        lock.set_len(0)
-            .and_then(|()| lock.write_all(holder.as_bytes()))
+        // In place: a full disk gives nothing anew.
+        lock.write_all_at(holder.as_bytes(), 0)
+            .and_then(|()| lock.set_len(holder.len() as u64))
             .map_err(|e| io("write the lock of", e))?;
         Ok(Directory { root, _lock: lock })
     }

@@ -3,7 +3,7 @@
 //! The other implementation is the enemy disk in `faulty.rs`.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice, Read};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -130,7 +130,9 @@ fn take_lock(path: &Path) -> Result<File, OpenError> {
         Err(TryLockError::Error(e)) => return Err(failed("lock", e)),
     }
     // The number only makes the refusal helpful; on a full disk the lock holds without it.
-    let noted = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
+    let line = format!("{}\n", std::process::id());
+    let noted =
+        lock.write_all_at(line.as_bytes(), 0).and_then(|()| lock.set_len(line.len() as u64));
     match noted {
         Err(e) if !is_no_space(&e) => Err(failed("write", e)),
         _ => Ok(lock),

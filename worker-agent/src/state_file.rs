@@ -1,18 +1,28 @@
 //! `DIR/agent.state`, the agent's one small file (design 6): who it is, its incarnation, and the
-//! highest (cluster, generation, term) it saw. Text, a line a value, a checksum at the end; replaced
-//! as a whole by temporary file, fsync, rename, fsync of the directory.
+//! highest (cluster, generation, term) it saw. Text, a line a value, a checksum at the end.
 //!
-//! It never guesses: a damaged file is refused by name, for a lost incarnation or term could make
-//! this agent obey a leader that is none.
+//! It lies there twice, each copy in a block of its own, and is written in place: a full disk cannot
+//! keep an agent from saving its next incarnation. One copy is durable before the other is touched,
+//! so a write that is cut off spoils one copy at most and the other is whole: the older or the newer
+//! state. Only the first file is made beside and renamed.
+//!
+//! It never guesses: where no copy is whole the file is refused by name, for a lost incarnation or
+//! term could make this agent obey a leader that is none.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 use worker_agent_core::Saved;
 
-const HEADER: &str = "docket-agent 1";
+const HEADER: &str = "docket-agent 2";
+
+/// The form before: one copy, replaced as a whole. It is read, and never written.
+const HEADER_BEFORE: &str = "docket-agent 1";
+
+/// One copy fills this: a block of the file system, so that no write touches both.
+const COPY_BYTES: usize = 4096;
 
 /// The file of one data directory.
 #[derive(Clone, Debug)]
@@ -62,29 +72,51 @@ impl StateFile {
 
     /// What was saved last; `None` at the first start.
     pub fn load(&self) -> Result<Option<Saved>, StateFileError> {
-        let text = match fs::read(&self.path) {
-            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        let bytes = match fs::read(&self.path) {
+            Ok(bytes) => bytes,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(self.io("read", source)),
         };
-        let header = text.lines().next().unwrap_or_default();
-        if header.starts_with("docket-agent ") && header != HEADER && checksum_holds(&text) {
-            let header = header.to_owned();
-            return Err(StateFileError::Newer { path: self.path.clone(), header });
+        let copies: Vec<Copy> = match bytes.len() == 2 * COPY_BYTES {
+            true => bytes.chunks(COPY_BYTES).map(Copy::of).collect(),
+            false => vec![Copy::of_the_form_before(&bytes)],
+        };
+        let path = self.path.clone();
+        if let Some(header) = copies.iter().find_map(Copy::newer) {
+            return Err(StateFileError::Newer { path, header });
         }
-        let damaged = |what| StateFileError::Damaged { path: self.path.clone(), what };
-        if !checksum_holds(&text) {
-            return Err(damaged("its checksum does not fit"));
-        }
-        parse(&text).map(Some).ok_or_else(|| damaged("a value is missing or malformed"))
+        let whole = copies.into_iter().filter_map(Copy::whole);
+        let newest = whole.max_by_key(|(number, _)| *number);
+        let what = "no copy in it is whole";
+        newest.map(|(_, saved)| Some(saved)).ok_or(StateFileError::Damaged { path, what })
     }
 
-    /// Replaces what is saved; durable when it returns.
+    /// Replaces what is saved; durable when it returns. Needs no room but for the first time.
     pub fn save(&self, saved: &Saved) -> Result<(), StateFileError> {
-        self.replace(&render(saved)).map_err(|source| self.io("write", source))
+        self.write(saved).map_err(|source| self.io("write", source))
     }
 
-    fn replace(&self, text: &str) -> io::Result<()> {
+    fn write(&self, saved: &Saved) -> io::Result<()> {
+        let file = match OpenOptions::new().read(true).write(true).open(&self.path) {
+            Ok(file) if file.metadata()?.len() == 2 * COPY_BYTES as u64 => file,
+            Ok(_) => return self.make(saved),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return self.make(saved),
+            Err(e) => return Err(e),
+        };
+        let mut bytes = vec![0; 2 * COPY_BYTES];
+        file.read_exact_at(&mut bytes, 0)?;
+        let (last, order) = places(&bytes);
+        let text = render(last + 1, saved)?;
+        for place in order {
+            file.write_all_at(&text, place * COPY_BYTES as u64)?;
+            file.sync_data()?;
+        }
+        Ok(())
+    }
+
+    /// Makes the file with both copies, whose blocks it has from then on.
+    fn make(&self, saved: &Saved) -> io::Result<()> {
+        let text = render(1, saved)?;
         let temporary = self.path.with_extension("state.tmp");
         let mut file = OpenOptions::new()
             .write(true)
@@ -92,7 +124,8 @@ impl StateFile {
             .truncate(true)
             .mode(0o600)
             .open(&temporary)?;
-        file.write_all(text.as_bytes())?;
+        file.write_all(&text)?;
+        file.write_all(&text)?;
         file.sync_all()?;
         fs::rename(&temporary, &self.path)?;
         match self.path.parent() {
@@ -106,13 +139,60 @@ impl StateFile {
     }
 }
 
-fn render(saved: &Saved) -> String {
+/// The number of the newest whole copy of the two, and in which order they may be written over: until
+/// the other one is durable, the newest is all that there is.
+fn places(bytes: &[u8]) -> (u64, [u64; 2]) {
+    let number = |copy: &[u8]| Copy::of(copy).whole().map_or(0, |(number, _)| number);
+    let (first, second) = bytes.split_at(COPY_BYTES.min(bytes.len()));
+    let (first, second) = (number(first), number(second));
+    (first.max(second), if first > second { [1, 0] } else { [0, 1] })
+}
+
+/// A copy as it was found.
+struct Copy {
+    /// Its text, if its checksum holds.
+    text: Option<String>,
+    header: &'static str,
+}
+
+impl Copy {
+    fn of(bytes: &[u8]) -> Copy {
+        let text = String::from_utf8_lossy(bytes);
+        let text = text.trim_end_matches(' ');
+        Copy { text: checksum_holds(text).then(|| text.to_owned()), header: HEADER }
+    }
+
+    fn of_the_form_before(bytes: &[u8]) -> Copy {
+        Copy { header: HEADER_BEFORE, ..Copy::of(bytes) }
+    }
+
+    /// Its first line, if a newer program wrote it.
+    fn newer(&self) -> Option<String> {
+        let header = self.text.as_ref()?.lines().next()?;
+        let known = [HEADER, HEADER_BEFORE].contains(&header);
+        (header.starts_with("docket-agent ") && !known).then(|| header.to_owned())
+    }
+
+    /// How often it had been written, and what it says.
+    fn whole(self) -> Option<(u64, Saved)> {
+        let text = self.text.filter(|text| text.lines().next() == Some(self.header))?;
+        parse(&text, self.header == HEADER)
+    }
+}
+
+/// One copy, filled up to its size.
+fn render(number: u64, saved: &Saved) -> io::Result<Vec<u8>> {
     let Saved { agent_id, incarnation, cluster_id, generation, term } = saved;
     let body = format!(
-        "{HEADER}\nagent_id {agent_id}\nincarnation {incarnation}\ncluster_id {cluster_id}\n\
-         generation {generation}\nterm {term}\n"
+        "{HEADER}\nwritten {number}\nagent_id {agent_id}\nincarnation {incarnation}\n\
+         cluster_id {cluster_id}\ngeneration {generation}\nterm {term}\n"
     );
-    format!("{body}crc32c {:08x}\n", crc32c::crc32c(body.as_bytes()))
+    let mut text = format!("{body}crc32c {:08x}\n", crc32c::crc32c(body.as_bytes())).into_bytes();
+    if text.len() > COPY_BYTES {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "its values are too long"));
+    }
+    text.resize(COPY_BYTES, b' ');
+    Ok(text)
 }
 
 /// The last line is the checksum of all before it.
@@ -122,19 +202,21 @@ fn checksum_holds(text: &str) -> bool {
     line == format!("crc32c {:08x}\n", crc32c::crc32c(body.as_bytes()))
 }
 
-fn parse(text: &str) -> Option<Saved> {
+fn parse(text: &str, numbered: bool) -> Option<(u64, Saved)> {
     let mut lines = text.lines().skip(1);
     let mut value = |name: &str| {
         let (key, value) = lines.next()?.split_once(' ')?;
         (key == name).then(|| value.to_owned())
     };
-    Some(Saved {
+    let number = if numbered { value("written")?.parse().ok()? } else { 0 };
+    let saved = Saved {
         agent_id: value("agent_id").filter(|id| !id.is_empty())?,
         incarnation: value("incarnation")?.parse().ok()?,
         cluster_id: value("cluster_id")?,
         generation: value("generation")?.parse().ok()?,
         term: value("term")?.parse().ok()?,
-    })
+    };
+    Some((number, saved))
 }
 
 #[cfg(test)]
@@ -164,41 +246,109 @@ mod tests {
         assert_eq!(fs::metadata(&file.path).unwrap().mode() & 0o777, 0o600);
     }
 
-    #[test]
-    fn a_torn_write_of_the_temporary_file_changes_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = StateFile::new(dir.path());
-        file.save(&saved(3)).unwrap();
-        let text = render(&saved(4));
-        for cut in 0..text.len() {
-            fs::write(file.path.with_extension("state.tmp"), &text[..cut]).unwrap();
-            assert_eq!(file.load().unwrap(), Some(saved(3)));
+    /// The file after a save of `new` over `old` that was cut off after so many bytes of its copy.
+    fn torn(file: &StateFile, old: u64, new: u64, copy: usize, cut: usize) {
+        fs::remove_file(&file.path).ok();
+        file.save(&saved(old)).unwrap();
+        let text = render(2, &saved(new)).unwrap();
+        let open = OpenOptions::new().write(true).open(&file.path).unwrap();
+        if copy == 1 {
+            open.write_all_at(&text, 0).unwrap();
         }
-        file.save(&saved(5)).unwrap();
-        assert_eq!(file.load().unwrap(), Some(saved(5)));
+        open.write_all_at(&text[..cut], (copy * COPY_BYTES) as u64).unwrap();
     }
 
     #[test]
-    fn a_file_cut_or_flipped_anywhere_is_refused_by_name() {
+    fn a_save_that_is_cut_off_leaves_the_older_or_the_newer_state() {
         let dir = tempfile::tempdir().unwrap();
         let file = StateFile::new(dir.path());
-        let text = render(&saved(4)).into_bytes();
-        for at in 0..text.len() {
-            fs::write(&file.path, &text[..at]).unwrap();
-            assert!(file.load().is_err(), "cut at {at}");
-            let mut flipped = text.clone();
+        for cut in 0..200 {
+            torn(&file, 300, 4000, 0, cut);
+            let first = file.load().unwrap().unwrap();
+            assert!(first == saved(300) || first == saved(4000), "cut at {cut}: {first:?}");
+            torn(&file, 300, 4000, 1, cut);
+            assert_eq!(file.load().unwrap(), Some(saved(4000)), "cut at {cut} of the second");
+            // The next save goes over what is spoiled first, and both copies are whole again.
+            file.save(&saved(5)).unwrap();
+            let bytes = fs::read(&file.path).unwrap();
+            assert_eq!(bytes[..COPY_BYTES], bytes[COPY_BYTES..]);
+            assert_eq!(file.load().unwrap(), Some(saved(5)));
+        }
+    }
+
+    #[test]
+    fn the_only_whole_copy_is_touched_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = StateFile::new(dir.path());
+        for whole in [0, 1] {
+            fs::remove_file(&file.path).ok();
+            file.save(&saved(3)).unwrap();
+            let open = OpenOptions::new().write(true).open(&file.path).unwrap();
+            open.write_all_at(&[0; 50], ((1 - whole) * COPY_BYTES) as u64).unwrap();
+            let bytes = fs::read(&file.path).unwrap();
+            assert_eq!(places(&bytes).1, [1 - whole as u64, whole as u64]);
+            assert_eq!(file.load().unwrap(), Some(saved(3)));
+        }
+    }
+
+    #[test]
+    fn a_save_takes_no_room_but_for_the_first_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = StateFile::new(dir.path());
+        file.save(&saved(1)).unwrap();
+        let before = fs::metadata(&file.path).unwrap();
+        assert!(before.blocks() * 512 >= 2 * COPY_BYTES as u64, "its blocks are there");
+        for incarnation in [2, u64::MAX] {
+            file.save(&saved(incarnation)).unwrap();
+            let after = fs::metadata(&file.path).unwrap();
+            assert_eq!(after.ino(), before.ino(), "no other file is made");
+            assert_eq!((after.len(), after.blocks()), (before.len(), before.blocks()));
+            assert_eq!(file.load().unwrap(), Some(saved(incarnation)));
+        }
+    }
+
+    #[test]
+    fn a_file_cut_anywhere_or_with_both_copies_flipped_is_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = StateFile::new(dir.path());
+        file.save(&saved(4)).unwrap();
+        let bytes = fs::read(&file.path).unwrap();
+        let text = bytes[..COPY_BYTES].trim_ascii_end().len();
+        for at in 0..text {
+            let mut flipped = bytes.clone();
             flipped[at] ^= 1;
+            fs::write(&file.path, &flipped).unwrap();
+            assert_eq!(file.load().unwrap(), Some(saved(4)), "the other copy is whole");
+            flipped[COPY_BYTES + at] ^= 1;
             fs::write(&file.path, &flipped).unwrap();
             let error = file.load().unwrap_err().to_string();
             assert!(error.contains("agent.state"), "flip at {at}: {error}");
         }
+        for at in [0, 1, text, COPY_BYTES, COPY_BYTES + text, 2 * COPY_BYTES - 1] {
+            fs::write(&file.path, &bytes[..at]).unwrap();
+            assert!(file.load().is_err(), "cut at {at}");
+        }
+    }
+
+    #[test]
+    fn the_form_before_is_read_and_becomes_the_new_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = StateFile::new(dir.path());
+        let body = "docket-agent 1\nagent_id a1b2\nincarnation 4\ncluster_id c-9\n\
+                    generation 1\nterm 7\n";
+        let sum = crc32c::crc32c(body.as_bytes());
+        fs::write(&file.path, format!("{body}crc32c {sum:08x}\n")).unwrap();
+        assert_eq!(file.load().unwrap(), Some(saved(4)));
+        file.save(&saved(5)).unwrap();
+        assert_eq!(fs::metadata(&file.path).unwrap().len(), 2 * COPY_BYTES as u64);
+        assert_eq!(file.load().unwrap(), Some(saved(5)));
     }
 
     #[test]
     fn a_newer_format_is_refused_by_its_version() {
         let dir = tempfile::tempdir().unwrap();
         let file = StateFile::new(dir.path());
-        let body = "docket-agent 2\nwhatever\n";
+        let body = "docket-agent 3\nwhatever\n";
         let sum = crc32c::crc32c(body.as_bytes());
         fs::write(&file.path, format!("{body}crc32c {sum:08x}\n")).unwrap();
         assert!(matches!(file.load(), Err(StateFileError::Newer { .. })));

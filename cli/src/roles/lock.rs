@@ -4,8 +4,8 @@ use super::RoleError;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::Read;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ impl Lock {
     pub fn take(dir: &Path) -> Result<Lock, RoleError> {
         let path = dir.join(LOCK);
         let failed = |why| RoleError::Directory { path: path.clone(), why };
-        let mut file = open(&path).map_err(failed)?;
+        let file = open(&path).map_err(failed)?;
         for attempt in 0.. {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => break,
@@ -43,9 +43,10 @@ impl Lock {
                 Err(other) => return Err(failed(other.into())),
             }
         }
-        file.set_len(0)
-            .and_then(|()| file.seek(SeekFrom::Start(0)))
-            .and_then(|_| writeln!(file, "{}", std::process::id()))
+        // In place: a full disk gives nothing anew.
+        let line = format!("{}\n", std::process::id());
+        file.write_all_at(line.as_bytes(), 0)
+            .and_then(|()| file.set_len(line.len() as u64))
             .map_err(failed)?;
         Ok(Lock { _file: file })
     }

@@ -41,8 +41,8 @@ impl Sight {
 /// Explains a job; `None` if the ledger does not have it.
 pub fn explain(ledger: &Ledger, sight: &Sight, id: JobId) -> Option<v1::ExplainAnswer> {
     let job = ledger.job(id)?;
-    let mut answer =
-        v1::ExplainAnswer { task: Some(job.to_wire(ledger)), ..v1::ExplainAnswer::default() };
+    let task = job.to_wire_seen(ledger, &sight.reachable());
+    let mut answer = v1::ExplainAnswer { task: Some(task), ..v1::ExplainAnswer::default() };
     match job.state() {
         State::Queued => queued(ledger, sight, job, &mut answer),
         State::Held => held(ledger, job, &mut answer),

@@ -13,7 +13,8 @@ pub fn explain(view: &View<'_>, id: JobId) -> Result<v1::ExplainAnswer, Rejectio
     Ok(docket_core::explain(view.ledger, &sight(view), id).unwrap_or_default())
 }
 
-fn sight(view: &View<'_>) -> Sight {
+/// What the leader sees of the agents now.
+pub fn sight(view: &View<'_>) -> Sight {
     let heard = view.leader.node_views(view.ledger, view.now_ms).into_iter();
     let agents = heard.filter_map(|node| {
         let word = Word { reachable: node.reachable, silent_for_ms: node.last_word_ms? };

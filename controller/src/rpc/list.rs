@@ -2,7 +2,7 @@
 //! visited in slices, so that a list over a million jobs delays no entry by more than one slice.
 
 use super::convert::{Filter, ValidList};
-use super::server::{Cursor, Scan, Shared, counts_to_wire};
+use super::server::{Cursor, Scan, Seen, Shared, counts_to_wire};
 use docket_core::ledger::{Job, Ledger, StateName};
 use prost::Message as _;
 use proto::{JobId, v1};
@@ -58,8 +58,8 @@ pub async fn list(shared: &Shared, request: ValidList) -> Result<v1::ListAnswer,
     let mut cursor = Cursor::Newest;
     while cursor != Cursor::End {
         let filter = filter.clone();
-        let step = move |page: &mut Page, ledger: &_, job: &Job| {
-            take(page, ledger, job, &filter, below, limit)
+        let step = move |page: &mut Page, seen: &Seen<'_>, job: &Job| {
+            take(page, seen, job, &filter, below, limit)
         };
         (cursor, page) = shared.scan(cursor, page, step).await?;
     }
@@ -80,7 +80,7 @@ const WRITTEN_SLICE: usize = 512;
 
 fn take(
     page: &mut Page,
-    ledger: &Ledger,
+    seen: &Seen<'_>,
     job: &Job,
     filter: &Filter,
     below: Option<JobId>,
@@ -101,7 +101,7 @@ fn take(
         page.next_below = page.tasks.last().map(|task| JobId(task.job));
         return Scan::More;
     }
-    let task = job.to_wire(ledger);
+    let task = job.to_wire_seen(seen.ledger, seen.reachable);
     page.bytes += task.encoded_len();
     page.tasks.push(task);
     page.full = page.tasks.len() >= limit || page.bytes >= PAGE_MAX_BYTES;
@@ -130,7 +130,7 @@ pub async fn matching(shared: &Shared, filter: Filter) -> Result<Vec<JobId>, Sta
     let (mut ids, mut cursor) = (Vec::new(), Cursor::Newest);
     while cursor != Cursor::End {
         let filter = filter.clone();
-        let step = move |ids: &mut Vec<JobId>, _: &_, job: &Job| {
+        let step = move |ids: &mut Vec<JobId>, _: &Seen<'_>, job: &Job| {
             if filter.matches(job) {
                 ids.push(job.id());
             }

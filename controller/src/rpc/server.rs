@@ -10,7 +10,7 @@ use crate::raft::Node;
 use docket_core::ledger::{Job, Ledger};
 use futures::{Stream, StreamExt as _};
 use proto::{JobId, v1};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -140,7 +140,10 @@ impl Shared {
         for slice in jobs.chunks(FETCH_SLICE) {
             let slice = slice.to_vec();
             let look = move |view: View<'_>| {
-                let wire = |id: &JobId| found(view.ledger, *id).map(|job| job.to_wire(view.ledger));
+                let reachable = super::explain::sight(&view).reachable();
+                let wire = |id: &JobId| {
+                    found(view.ledger, *id).map(|job| job.to_wire_seen(view.ledger, &reachable))
+                };
                 slice.iter().map(wire).collect::<Result<Vec<_>, _>>()
             };
             tasks.extend(self.pump.read(look).await??);
@@ -153,7 +156,7 @@ impl Shared {
         &self,
         from: Cursor,
         state: A,
-        take: impl Fn(&mut A, &Ledger, &Job) -> Scan + Send + 'static,
+        take: impl Fn(&mut A, &Seen<'_>, &Job) -> Scan + Send + 'static,
     ) -> Result<(Cursor, A), Status> {
         let below = match from {
             Cursor::Newest => None,
@@ -162,10 +165,12 @@ impl Shared {
         };
         let look = move |view: View<'_>| {
             let mut state = state;
+            let reachable = super::explain::sight(&view).reachable();
+            let seen = Seen { ledger: view.ledger, reachable: &reachable };
             let jobs = view.ledger.jobs_newest_first(below);
-            for (seen, job) in jobs.enumerate() {
-                let last = matches!(take(&mut state, view.ledger, job), Scan::Enough);
-                if last || seen + 1 >= SCAN_SLICE {
+            for (number, job) in jobs.enumerate() {
+                let last = matches!(take(&mut state, &seen, job), Scan::Enough);
+                if last || number + 1 >= SCAN_SLICE {
                     return (Cursor::Below(job.id()), state);
                 }
             }
@@ -189,6 +194,14 @@ impl Shared {
             }),
         )
     }
+}
+
+/// What a scan sees beside each job.
+pub struct Seen<'a> {
+    /// The ledger.
+    pub ledger: &'a Ledger,
+    /// Ids of the agents that may get orders now.
+    pub reachable: &'a BTreeSet<String>,
 }
 
 /// Whether a scan goes on in its slice.

@@ -1,8 +1,12 @@
 //! A controller and one agent as processes of their own: what most failures need.
 
-use super::{Daemon, Link, World};
+use super::{Daemon, Disks, Link, World};
 use crate::patience::wait_by_command;
+use std::path::Path;
 use std::time::Duration;
+
+/// The controller's socket, in its directory.
+const SOCKET: &str = "docket.sock";
 
 /// The time-outs of a world, in the proportions that docket demands of them.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +55,9 @@ impl Split {
     /// Name of the node.
     pub const NODE: &str = "n1";
 
+    /// Directory of the controller, in the world.
+    pub const CONTROLLER: &str = "controller";
+
     /// Cpus of the node: room for every job of a test at once.
     pub const CPUS: u32 = 64;
 
@@ -63,10 +70,36 @@ impl Split {
 
     /// The same with a controller at `address` and an agent that dials `dials`.
     #[track_caller]
-    pub fn start_at(mut world: World, pace: Pace, address: &str, dials: &str) -> Split {
-        let text = |span: Duration| format!("{}ms", span.as_millis());
+    pub fn start_at(world: World, pace: Pace, address: &str, dials: &str) -> Split {
         // A socket file is reached from every network namespace.
-        let socket = world.dir().join("controller").join("docket.sock");
+        let socket = world.dir().join(Self::CONTROLLER).join(SOCKET);
+        Self::start_with(world, pace, &socket, address, dials)
+    }
+
+    /// The same, with the controller and the agent on a disk of `mib` MiB each; `None` (and said so)
+    /// where this machine does not let us.
+    #[track_caller]
+    pub fn on_small_disks(
+        test: &str,
+        mut world: World,
+        pace: Pace,
+        mib: u32,
+    ) -> Option<(Split, Disks)> {
+        let disks = Disks::make(test, &mut world, &[Self::CONTROLLER, Self::NODE], mib)?;
+        let address = World::free_address();
+        let socket = disks.path(Self::CONTROLLER).join(SOCKET);
+        Some((Self::start_with(world, pace, &socket, &address, &address), disks))
+    }
+
+    #[track_caller]
+    fn start_with(
+        mut world: World,
+        pace: Pace,
+        socket: &Path,
+        address: &str,
+        dials: &str,
+    ) -> Split {
+        let text = |span: Duration| format!("{}ms", span.as_millis());
         world.set("DOCKET_SERVER", &socket.display().to_string());
         world.set("DOCKET_AGENT__HEARTBEAT_INTERVAL", &text(pace.heartbeat));
         world.set("DOCKET_AGENT__KILL_GRACE", "1s");

@@ -11,10 +11,12 @@
 //! | nothing of a cancelled job lives on (P7) | `cancel.rs` |
 //! | users are kept apart (P10) | `users.rs` |
 //! | stop, start again, second instance, repeated submits (P8) | `service.rs` |
+//! | a disk without room: refusals by name, true ends, restarts, and on by itself | `disk_full.rs` |
 //! | a real program: ffmpeg | `ffmpeg.rs` |
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a surprise must end the test")]
 
 mod cancel;
+mod disk_full;
 mod durable;
 mod ends;
 mod ffmpeg;

@@ -1,6 +1,7 @@
 //! DIR/guard.exits: what the guard reaped in the keeper's place, one line each, written down before
 //! the process is let go. The guard appends, the keeper reads, and empties it when nothing that it
-//! waits for can be in it any more.
+//! waits for can be in it any more. Room for some lines is kept allocated behind its end, so that a
+//! full disk loses no end either.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -9,12 +10,17 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use proto::v1::Rusage;
+use rustix::fs::FallocateFlags;
 
 use super::identity::ProcessId;
 use super::journal::hex;
 
 /// Read at most, of a file that somebody else made large: 100,000 ends.
 const READ_MAX_BYTES: u64 = 16 << 20;
+
+/// Kept allocated behind the end of the file: 500 ends, far more than there are jobs while a keeper
+/// is started anew.
+const ROOM_BYTES: u64 = 64 << 10;
 
 /// The end of one process.
 #[derive(Clone, PartialEq, Debug)]
@@ -30,12 +36,20 @@ pub(crate) struct Exit {
 }
 
 fn open(dir: &Path) -> io::Result<File> {
-    OpenOptions::new()
+    let file = OpenOptions::new()
         .read(true)
         .append(true)
         .create(true)
         .mode(0o600)
-        .open(dir.join("guard.exits"))
+        .open(dir.join("guard.exits"))?;
+    keep_room(&file);
+    Ok(file)
+}
+
+/// Allocates what the next lines need. Where that is refused, the next try or luck must do.
+fn keep_room(file: &File) {
+    let len = file.metadata().map_or(0, |meta| meta.len());
+    let _ = rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, len, ROOM_BYTES);
 }
 
 /// The guard's end of the file.
@@ -64,7 +78,9 @@ impl ExitWriter {
             rusage.max_rss_bytes
         );
         self.file.write_all(line.as_bytes())?;
-        self.file.sync_data()
+        self.file.sync_data()?;
+        keep_room(&self.file);
+        Ok(())
     }
 }
 
@@ -109,11 +125,18 @@ impl ExitReader {
     }
 
     /// Empties the file. Only while no process is waited for that the guard would reap: what it
-    /// appends meanwhile is about nobody.
+    /// appends meanwhile is about nobody. On a disk that may not give back what emptying lets go it
+    /// stays as it is, and is read on from there.
     pub(crate) fn forget(&mut self) -> io::Result<()> {
         self.exits.clear();
+        let disk = rustix::fs::fstatvfs(&self.file)?;
+        if disk.f_bavail.saturating_mul(disk.f_frsize) < 2 * ROOM_BYTES {
+            return Ok(());
+        }
         self.offset = 0;
-        self.file.set_len(0)
+        self.file.set_len(0)?;
+        keep_room(&self.file);
+        Ok(())
     }
 }
 
@@ -145,6 +168,25 @@ mod tests {
             attempt: u128::MAX - u128::from(pid),
             fenced: pid == 3,
         }
+    }
+
+    #[test]
+    fn room_for_the_next_ends_is_allocated_at_all_times() {
+        use std::os::unix::fs::MetadataExt;
+        let dir = tempfile::tempdir().unwrap();
+        let room = |writer: &ExitWriter| {
+            let meta = writer.file.metadata().unwrap();
+            (meta.len(), meta.blocks() * 512)
+        };
+        let mut writer = ExitWriter::open(dir.path(), b"boot").unwrap();
+        assert_eq!(room(&writer).0, 0);
+        assert!(room(&writer).1 >= ROOM_BYTES);
+        let blocks = room(&writer).1;
+        writer.write(&exit(1)).unwrap();
+        assert!(room(&writer).1 >= blocks, "the line lies in what was allocated");
+        ExitReader::open(dir.path()).unwrap().forget().unwrap();
+        assert_eq!(room(&writer).0, 0);
+        assert!(room(&writer).1 >= ROOM_BYTES, "again after it was emptied");
     }
 
     #[test]

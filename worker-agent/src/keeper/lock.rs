@@ -2,7 +2,7 @@
 //! inherit, so it is free only when both are dead (design 2, Processes).
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -48,12 +48,11 @@ pub(crate) fn take(dir: &Path) -> io::Result<Option<OwnedFd>> {
     Ok(if sys::try_lock(file.as_fd())? { Some(file.into()) } else { None })
 }
 
-/// Writes who holds the lock, over what stood there.
+/// Writes who holds the lock, over what stood there: in place, for a full disk gives nothing anew.
 pub(crate) fn sign(lock: &OwnedFd, line: &str) -> io::Result<()> {
-    let mut file = File::from(lock.try_clone()?);
-    file.set_len(0)?;
+    let file = File::from(lock.try_clone()?);
     file.write_all_at(line.as_bytes(), 0)?;
-    file.flush()
+    file.set_len(line.len() as u64)
 }
 
 #[cfg(test)]

@@ -84,8 +84,10 @@ pub(super) fn take(
     let ask = wants_manifest(session, turn.ledger, &beat);
     lease::heard(reign, turn, id, beat.h_ms);
     if let Some(life) = reign.lives.get_mut(agent) {
-        let freed = life.disk_full && !beat.disk_full;
-        life.disk_full = beat.disk_full;
+        // An agent that has not heard its keeper knows nothing of its disk.
+        let full = if beat.keeper_answers { beat.disk_full } else { life.disk_full };
+        let freed = life.disk_full && !full;
+        life.disk_full = full;
         life.problem = beat.problem;
         if freed {
             reign.placing.look_again();

@@ -231,8 +231,12 @@ fn welcome(reign: &mut Reign, turn: &mut Turn<'_>, id: SessionId) {
     session.send(turn, kind);
     facts::begin(&mut session, turn);
     reign.sessions.insert(id, session);
-    let life = Life::joined(&join, id, heard_ms);
-    let older = reign.lives.insert(join.agent_id.clone(), life).and_then(|life| life.session);
+    let mut life = Life::joined(&join, id, heard_ms);
+    let older = reign.lives.remove(&join.agent_id);
+    // Another session makes no room: its heartbeats will tell.
+    life.disk_full = older.as_ref().is_some_and(|older| older.disk_full);
+    reign.lives.insert(join.agent_id.clone(), life);
+    let older = older.and_then(|life| life.session);
     if let Some(older) = older.filter(|older| *older != id) {
         reign.sessions.remove(&older);
         reign.leases.forget(older);

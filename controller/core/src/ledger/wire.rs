@@ -5,13 +5,23 @@ use super::deferred::Deferred;
 use super::exit::{ExitReason, Finish, WaitEnd, judge};
 use super::job::Job;
 use super::state::{Grant, State};
-use crate::scheduler;
+use crate::scheduler::{self, Why};
 use crate::words;
 use proto::v1::{self, fact};
+use std::collections::BTreeSet;
 
 impl Job {
-    /// The task with all fields of design 7.
+    /// The task with all fields of design 7; why it waits, by what the ledger alone knows.
     pub fn to_wire(&self, ledger: &Ledger) -> v1::Task {
+        self.wire(ledger, || scheduler::why_by_ledger(ledger, self.id))
+    }
+
+    /// The same; why it waits, by which agents may get orders now, as `explain` tells it.
+    pub fn to_wire_seen(&self, ledger: &Ledger, reachable: &BTreeSet<String>) -> v1::Task {
+        self.wire(ledger, || scheduler::why(ledger, reachable, self.id))
+    }
+
+    fn wire(&self, ledger: &Ledger, why: impl FnOnce() -> Option<Why>) -> v1::Task {
         let spec = self.spec();
         let mut task = v1::Task {
             job: self.id.0,
@@ -37,7 +47,7 @@ impl Job {
             node: self.grant().map(|grant| node_name(ledger, grant)),
             cancelled_by: self.cancel().map(|cancel| cancel.by.name.clone()),
             cancel_requested: self.cancel().is_some() && !self.terminal(),
-            message: self.message(ledger),
+            message: self.message(ledger, why),
             suspend_requested: self.suspend_requested(),
             retries: self.retries(),
             retried: self.retried,
@@ -82,15 +92,13 @@ impl Job {
     }
 
     /// Why it is pending or unknown, or how it ended, in words.
-    fn message(&self, ledger: &Ledger) -> String {
+    fn message(&self, ledger: &Ledger, why: impl FnOnce() -> Option<Why>) -> String {
         let asked_to_end = match self.cancel() {
             Some(cancel) => format!("; {} asked to cancel it", cancel.by.name),
             None => String::new(),
         };
         match &self.state {
-            State::Queued => {
-                scheduler::why_by_ledger(ledger, self.id).map(|why| why.summary).unwrap_or_default()
-            }
+            State::Queued => why().map(|why| why.summary).unwrap_or_default(),
             State::Waiting(fence) => {
                 let node = node_name(ledger, &fence.grant);
                 let held = if fence.held { "; held as well" } else { "" };

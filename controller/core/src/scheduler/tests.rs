@@ -85,6 +85,8 @@ fn only_reachable_nodes_get_orders() {
     assert!(plan(&world.ledger, &nobody, 100).placements.is_empty());
     let why = why(&world.ledger, &nobody, job).expect("it is queued");
     assert_eq!(why.summary, "n1 gets no new jobs: it is silent or has no room on its disk");
+    let seen = world.ledger.job(job).expect("it is there").to_wire_seen(&world.ledger, &nobody);
+    assert_eq!(seen.message, why.summary, "a list says what explain says");
 }
 
 #[test]

@@ -96,6 +96,27 @@ fn a_node_whose_disk_is_full_gets_no_new_job_until_it_has_room() {
 }
 
 #[test]
+fn a_full_disk_is_remembered_until_its_keeper_says_otherwise() {
+    let mut world = World::new();
+    let session = world.joined(join(1), vec![]);
+    let full = v1::Heartbeat { disk_full: true, keeper_answers: true, ..Default::default() };
+    world.say(session, Up::Heartbeat(full));
+    let job = world.submit();
+    // Another session of the node: its first word comes after its manifest is judged.
+    world.close(session, SessionEnd::Other);
+    let session = world.joined(rejoin(2, 7, 1), vec![]);
+    assert!(world.take(session).is_empty(), "a new session makes no room");
+    // The agent has not heard its keeper: nothing is known of the disk.
+    let blind = v1::Heartbeat { problem: "no keeper".into(), ..Default::default() };
+    world.say(session, Up::Heartbeat(blind));
+    world.pass(1_100);
+    assert!(world.take(session).is_empty(), "nobody vouched for room");
+    world.beat(session, 0, 0, 0);
+    world.pass(1_100);
+    assert_eq!(world.take(session), [format!("run {job}/1")]);
+}
+
+#[test]
 fn a_cancel_kills_once_and_again_after_the_next_join() {
     let mut world = World::new();
     let session = world.joined(join(1), vec![]);

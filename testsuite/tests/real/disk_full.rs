@@ -1,0 +1,160 @@
+//! A disk without room (peer fault 9): no new work is taken and that is said, what is there already
+//! ends as it does, every daemon can be started again meanwhile, and all goes on by itself after.
+
+use serde_json::Value;
+use std::time::Duration;
+use testsuite::patience::{SOON, wait_by_command, wait_until};
+use testsuite::world;
+use testsuite::world::{Disks, Pace, Role, Split, World};
+
+/// Size of each small disk: a young log and its reserve leave most of it free.
+const MIB: u32 = 16;
+
+/// A job that a death of its agent does not end.
+const SURVIVES: [&str; 2] = ["--on-disconnect", "unknown"];
+
+/// A job that ends with `code` once the test says so.
+fn waiting_job(world: &World, code: i32) -> u64 {
+    let script = format!("while [ ! -e go.{code} ]; do sleep 0.05; done; exit {code}");
+    let job = world.submit_sh(&SURVIVES, &script);
+    world.wait_state(job, "RUN");
+    job
+}
+
+/// Lets the job end and sees its real code recorded.
+fn ends_with(world: &World, job: u64, code: i32) {
+    world.touch(&format!("go.{code}"));
+    let task = world.wait_end(job);
+    assert_eq!(task["exit_code"], code, "{task:#}");
+    assert_eq!((&task["state"], &task["attempt"]), (&"EXIT".into(), &1.into()), "{task:#}");
+}
+
+/// Cancels a running job and sees it end so.
+fn is_cancelled(world: &World, job: u64) {
+    world.ok(&["cancel", &job.to_string()]);
+    let task = world.wait_end(job);
+    assert_eq!(task["reason"]["kind"], "cancelled", "{task:#}");
+}
+
+/// A submit is refused with 75, by name and with the directory that has no room.
+fn submits_are_refused(world: &World) {
+    let mut last = String::new();
+    wait_until("submits are refused", SOON, || {
+        let ran = world.docket(&["submit", "--", "true"]);
+        last = ran.describe();
+        ran.code == Some(75)
+    });
+    let dir = world.dir().join(Split::CONTROLLER).display().to_string();
+    assert!(last.contains("disk is full") && last.contains(&dir), "{last}");
+    let status = world.ok(&["cluster", "status"]);
+    assert!(status.contains("full"), "{status}");
+}
+
+/// Submits are taken again, by nothing but room, and such a job runs.
+fn submits_are_taken_again(world: &World) {
+    wait_by_command("submits are taken again", || {
+        world.docket(&["submit", "--", "true"]).code == Some(0)
+    });
+    assert_eq!(world.docket(&["run", "--", "true"]).code, Some(0));
+}
+
+fn node_notes(world: &World) -> String {
+    let nodes: Value = serde_json::from_str(&world.ok(&["nodes", "-o", "json"])).unwrap();
+    nodes[0]["notes"].to_string()
+}
+
+fn node_is_full(world: &World) {
+    wait_by_command("the leader knows that the node's disk is full", || {
+        node_notes(world).contains("disk is full")
+    });
+}
+
+/// Controller and agent, each on a small disk.
+fn start(test: &str) -> Option<(Split, Disks)> {
+    Split::on_small_disks(test, world!(), Pace::QUICK, MIB)
+}
+
+#[test]
+fn a_controller_without_room_refuses_submits_and_serves_what_is_there() {
+    const TEST: &str = "a_controller_without_room_refuses_submits_and_serves_what_is_there";
+    let Some((mut split, disks)) = start(TEST) else { return };
+    let jobs: Vec<u64> = (1..=6).map(|code| waiting_job(&split.world, code)).collect();
+    // For want of one cpu it waits until the first of them has ended.
+    let cpus = (Split::CPUS - 5).to_string();
+    let queued = split.world.submit(&["-c", &cpus, "--", "true"]);
+    disks.fill(Split::CONTROLLER);
+    submits_are_refused(&split.world);
+    ends_with(&split.world, jobs[0], 1);
+    assert_eq!(split.world.wait_end(queued)["state"], "DONE", "what was taken is started");
+    is_cancelled(&split.world, jobs[1]);
+    // A death, and then an orderly stop, on the full disk.
+    split.controller.kill9();
+    disks.fill(Split::CONTROLLER);
+    split.controller_again();
+    split.node_is_up();
+    submits_are_refused(&split.world);
+    ends_with(&split.world, jobs[2], 3);
+    is_cancelled(&split.world, jobs[3]);
+    split.controller.terminate(Duration::from_secs(20));
+    disks.fill(Split::CONTROLLER);
+    split.controller_again();
+    split.node_is_up();
+    submits_are_refused(&split.world);
+    ends_with(&split.world, jobs[4], 5);
+    disks.free(Split::CONTROLLER);
+    submits_are_taken_again(&split.world);
+    ends_with(&split.world, jobs[5], 6);
+    for (job, code) in [(jobs[0], 1), (jobs[2], 3), (jobs[4], 5)] {
+        assert_eq!(split.world.show(job)["exit_code"], code, "acknowledged ends stay");
+    }
+}
+
+#[test]
+fn a_node_without_room_gets_no_new_job_and_tells_the_ends_of_the_old_ones() {
+    const TEST: &str = "a_node_without_room_gets_no_new_job_and_tells_the_ends_of_the_old_ones";
+    let Some((mut split, disks)) = start(TEST) else { return };
+    let jobs: Vec<u64> = (1..=6).map(|code| waiting_job(&split.world, code)).collect();
+    disks.fill(Split::NODE);
+    node_is_full(&split.world);
+    let waits = split.world.submit(&["--", "true"]);
+    no_room_is_said(&split.world, waits);
+    ends_with(&split.world, jobs[0], 1);
+    is_cancelled(&split.world, jobs[1]);
+    // The keeper dies: what its guard sees end meanwhile is true as well.
+    split.world.kill_role(Role::Keeper);
+    disks.fill(Split::NODE);
+    ends_with(&split.world, jobs[2], 3);
+    // The agent dies, and then is stopped in order.
+    split.agent.kill9();
+    disks.fill(Split::NODE);
+    split.agent_again();
+    ends_with(&split.world, jobs[3], 4);
+    split.agent.terminate(Duration::from_secs(20));
+    disks.fill(Split::NODE);
+    split.agent_again();
+    is_cancelled(&split.world, jobs[4]);
+    // All of the node at once, as after a power cut.
+    split.power_off_node();
+    disks.fill(Split::NODE);
+    split.agent_again();
+    assert_eq!(split.world.wait_end(jobs[5])["reason"]["kind"], "unknown-status");
+    node_is_full(&split.world);
+    no_room_is_said(&split.world, waits);
+    disks.free(Split::NODE);
+    let task = split.world.wait_end(waits);
+    assert_eq!((&task["state"], &task["attempt"]), (&"DONE".into(), &1.into()), "{task:#}");
+}
+
+/// `explain`, `list` and `show` agree on why the job waits: nothing was tried in vain.
+fn no_room_is_said(world: &World, job: u64) {
+    let task = world.show(job);
+    assert_eq!((&task["state"], &task["attempt"]), (&"PEND".into(), &1.into()), "{task:#}");
+    for text in [
+        world.ok(&["explain", &job.to_string()]),
+        world.ok(&["list"]),
+        world.show(job)["message"].to_string(),
+    ] {
+        assert!(text.contains("no room on its disk"), "{text}");
+        assert!(!text.contains("waits its turn"), "{text}");
+    }
+}
