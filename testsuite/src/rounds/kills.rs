@@ -8,6 +8,7 @@ use super::{Chance, side_by_side};
 use crate::patience::let_pass;
 use crate::world::{Daemon, Pace, Role, Split, Turn, World};
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -109,7 +110,7 @@ fn round(world: World, seed: u64, number: u64) -> Vec<String> {
     split.node_is_up();
     let mut kinds = Vec::new();
     for (job, &id) in plan.jobs.iter().zip(&ids) {
-        split.world.wait_end(id);
+        wait_end(&split, id, &again);
         let told = "an end that was not heard is told late";
         let task = split.world.wait_job(id, told, |task| {
             task["reason"]["kind"] != "agent-died" || !task["late_outcome"].is_null()
@@ -122,6 +123,20 @@ fn round(world: World, seed: u64, number: u64) -> Vec<String> {
         }
     }
     kinds
+}
+
+/// Waits for a job's end. One that does not come is told as docket sees it, while it still does.
+fn wait_end(split: &Split, id: u64, again: &str) {
+    let waited = catch_unwind(AssertUnwindSafe(|| split.world.wait_end(id)));
+    if let Err(panic) = waited {
+        let id = id.to_string();
+        for what in [&["explain", &id][..], &["events", &id], &["nodes"], &["list", "--all"]] {
+            let ran = split.world.docket(what);
+            eprintln!("{}{}", ran.text(), ran.err());
+        }
+        eprintln!("{again}");
+        resume_unwind(panic);
+    }
 }
 
 /// Submits and kills; everybody is back when this returns, and all jobs are acknowledged.
