@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use proto::AttemptId;
 use proto::v1::journal_record::Kind;
 use proto::v1::{
-    AttemptRef, Fact, JournalAttempt, JournalImage, JournalRecord, KillCause, PaceNoted, StartFact,
-    Token, fact,
+    AttemptRef, Fact, JournalAttempt, JournalImage, JournalRecord, KillCause, KillNoted, PaceNoted,
+    StartFact, Token, fact,
 };
 
 /// Ended attempts remembered after their acknowledgement, so that an order repeated late does not
@@ -95,7 +95,7 @@ impl Book {
             Some(Kind::Acked(acked)) => self.acknowledge(acked.to.min(self.last_fact)),
             Some(Kind::Image(image)) => self.image_read(image),
             Some(Kind::Order(order)) => self.last_order = self.last_order.max(order.order_id),
-            Some(Kind::Kill(kill)) => self.kill_noted(kill.attempt.as_ref(), kill.cause),
+            Some(Kind::Kill(kill)) => self.kill_noted(kill),
             Some(Kind::Pace(note)) => self.pace_noted(note),
             Some(Kind::Suspended(f)) => self.told(f.attempt.as_ref(), f.token.as_ref(), true),
             Some(Kind::Resumed(f)) => self.told(f.attempt.as_ref(), f.token.as_ref(), false),
@@ -134,8 +134,8 @@ impl Book {
         }
     }
 
-    fn kill_noted(&mut self, attempt: Option<&AttemptRef>, cause: i32) {
-        let Ok(attempt) = AttemptId::from_wire(attempt) else { return };
+    fn kill_noted(&mut self, note: &KillNoted) {
+        let Ok(attempt) = AttemptId::from_wire(note.attempt.as_ref()) else { return };
         let (first, last) = (Key { attempt, generation: 0 }, Key { attempt, generation: u64::MAX });
         for live in self.live.range_mut(first..=last).map(|(_, live)| live) {
             // Before its start is known there is nothing that could have been signalled.
@@ -144,7 +144,12 @@ impl Book {
                 None => &mut live.kill_wanted,
             };
             if *noted == KillCause::Unspecified as i32 {
-                *noted = cause;
+                *noted = note.cause;
+            }
+            // A later order may bring the SIGKILL forward, never put it off.
+            let hard_ms = note.hard_boottime_ms;
+            if live.kill_hard_ms == 0 || hard_ms > 0 && hard_ms < live.kill_hard_ms {
+                live.kill_hard_ms = hard_ms;
             }
         }
     }
@@ -266,8 +271,7 @@ pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
     use proto::v1::{
-        Accepted, Acked, Closed, FinishFact, KillNoted, OrderSeen, RefusedFact, ResumedFact,
-        SuspendedFact,
+        Accepted, Acked, Closed, FinishFact, OrderSeen, RefusedFact, ResumedFact, SuspendedFact,
     };
 
     pub(crate) fn key(job: u64) -> Key {
@@ -333,7 +337,7 @@ pub(crate) mod tests {
         };
         let kill = |job| {
             let cause = KillCause::Cancel as i32;
-            record(Kind::Kill(KillNoted { attempt: Some(key(job).attempt_ref()), cause }))
+            record(Kind::Kill(kill_note(job, cause, job)))
         };
         let pace = |(job, suspend, done): (u64, bool, Option<u64>)| {
             record(Kind::Pace(pace_note(job, suspend, done)))
@@ -351,6 +355,10 @@ pub(crate) mod tests {
             (1..40u64).prop_map(|to| record(Kind::Acked(Acked { to }))),
             (1..99u64).prop_map(|order_id| record(Kind::Order(OrderSeen { order_id }))),
         ]
+    }
+
+    fn kill_note(job: u64, cause: i32, hard_boottime_ms: u64) -> KillNoted {
+        KillNoted { attempt: Some(key(job).attempt_ref()), cause, hard_boottime_ms }
     }
 
     #[test]
@@ -377,7 +385,7 @@ pub(crate) mod tests {
     #[test]
     fn a_kill_before_the_start_is_wanted_and_signalled_only_after_it() {
         let cause = KillCause::Cancel as i32;
-        let kill = record(Kind::Kill(KillNoted { attempt: Some(key(1).attempt_ref()), cause }));
+        let kill = record(Kind::Kill(kill_note(1, cause, 0)));
         let start = StartFact {
             attempt: Some(key(1).attempt_ref()),
             token: Some(key(1).token()),
@@ -392,6 +400,18 @@ pub(crate) mod tests {
         book.apply(3, &record(Kind::Started(start)));
         book.apply(4, &kill);
         assert_eq!(noted(&book), (cause, cause));
+    }
+
+    #[test]
+    fn the_time_of_a_sigkill_is_only_ever_brought_forward() {
+        let mut book = Book::new(1);
+        book.apply(1, &accepted(1, 10));
+        let cause = KillCause::TimeLimit as i32;
+        for (seq, (hard_ms, expected)) in (2..).zip([(0, 0), (90, 90), (99, 90), (50, 50), (0, 50)])
+        {
+            book.apply(seq, &record(Kind::Kill(kill_note(1, cause, hard_ms))));
+            assert_eq!(book.live()[&key(1)].kill_hard_ms, expected, "after record {seq}");
+        }
     }
 
     #[test]

@@ -4,14 +4,14 @@
 use std::os::fd::AsFd;
 
 use proto::v1::journal_record::Kind;
-use proto::v1::{KillCause, KillNoted};
+use proto::v1::{JournalRecord, KillCause, KillNoted};
 use rustix::process::Signal;
 
 use super::identity::{self, ProcessId};
 use super::orders::record;
 use super::run::{After, Keeper};
 use super::session::{Reapers, Snapshot};
-use super::task::{Kill, Stage};
+use super::task::{Kill, Stage, Task};
 
 /// The first look at a tree that was just signalled, and the longest pause between looks. Ends of
 /// orphans wake the loop by themselves; this is for trees that are not below this keeper.
@@ -25,19 +25,21 @@ impl Keeper {
     /// Orders a kill: noted durably first, so that the end is never taken for somebody else's.
     pub(super) fn request_kill(&mut self, id: u64, cause: KillCause, grace_ms: u64) {
         let Some(task) = self.tasks.get_mut(&id) else { return };
+        let now = identity::boottime_ms();
         match &mut task.stage {
             Stage::Spawning { kill } => {
                 if kill.replace(kill.unwrap_or((cause, grace_ms))).is_none() {
-                    let attempt = Some(task.key.attempt_ref());
-                    self.batch.push(record(Kind::Kill(KillNoted { attempt, cause: cause as i32 })));
+                    // Its grace begins when there is something to kill.
+                    let note = task.kill_note(cause, 0);
+                    self.batch.push(note);
                 }
             }
             Stage::Running(main) => {
                 if identity::has_ended(main.pidfd.as_fd()) {
                     return;
                 }
-                let attempt = Some(task.key.attempt_ref());
-                self.batch.push(record(Kind::Kill(KillNoted { attempt, cause: cause as i32 })));
+                let note = task.kill_note(cause, now.saturating_add(grace_ms));
+                self.batch.push(note);
                 self.after.push(After::Kill { id, cause, grace_ms });
             }
             // The rest of the tree is being killed already.
@@ -56,8 +58,8 @@ impl Keeper {
         let cause = *cause;
         if slot.kill().is_ok() && task.killed_for == KillCause::Unspecified {
             task.killed_for = cause;
-            let attempt = Some(task.key.attempt_ref());
-            self.batch.push(record(Kind::Kill(KillNoted { attempt, cause: cause as i32 })));
+            let note = task.kill_note(cause, 0);
+            self.batch.push(note);
         }
     }
 
@@ -199,5 +201,12 @@ impl Keeper {
         let (members, sessions) = snapshot.members(&task.tree(), reapers, &self.mains);
         task.sessions.extend(sessions);
         members
+    }
+}
+
+impl Task {
+    fn kill_note(&self, cause: KillCause, hard_boottime_ms: u64) -> JournalRecord {
+        let attempt = Some(self.key.attempt_ref());
+        record(Kind::Kill(KillNoted { attempt, cause: cause as i32, hard_boottime_ms }))
     }
 }

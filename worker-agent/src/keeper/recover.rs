@@ -152,6 +152,7 @@ impl Keeper {
             task.stage = Stage::Spawning { kill: Some((wanted, task.accepted.kill_grace_ms)) };
         }
         task.sessions.extend(task.start.as_ref().map(|start| start.pid));
+        task.hard_ms = attempt.kill_hard_ms;
         task.restore_pace(&attempt, identity::boottime_ms());
         let id = self.next_id;
         self.next_id += 1;
@@ -207,7 +208,10 @@ impl Keeper {
         task.scattered =
             stat.is_none_or(|s| s.parent != self.reapers.guard) || self.reapers.guard == 0;
         self.log.say(format!("{} lives on as pid {}", task.key.attempt, process.pid));
-        let grace_ms = task.accepted.kill_grace_ms;
+        let hard_ms = match task.hard_ms {
+            0 => identity::boottime_ms() + task.accepted.kill_grace_ms,
+            noted => noted,
+        };
         let killed = task.killed_for != KillCause::Unspecified;
         let wanted = match &task.stage {
             Stage::Spawning { kill } => *kill,
@@ -217,7 +221,8 @@ impl Keeper {
         self.mains.insert(process.pid, id);
         self.adopted.insert(id);
         if killed {
-            self.terminate(id, identity::boottime_ms() + grace_ms);
+            // Once more: nobody knows whether it got its SIGTERM. Its grace goes on.
+            self.terminate(id, hard_ms);
         } else if let Some((cause, grace_ms)) = wanted {
             self.request_kill(id, cause, grace_ms);
         } else {

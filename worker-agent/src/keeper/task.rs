@@ -33,6 +33,8 @@ pub(crate) struct Task {
     pub lease: Option<Lease>,
     /// A kill sequence that is under way.
     pub kill: Option<Kill>,
+    /// When an earlier keeper wanted to send the SIGKILL of its sequence; 0: not known.
+    pub hard_ms: u64,
     pub slot: Option<Arc<Slot>>,
     /// Sessions that members of the tree were seen in; for trees without slot.
     pub sessions: BTreeSet<u32>,
@@ -172,6 +174,7 @@ impl Task {
             killed_for: KillCause::Unspecified,
             lease: None,
             kill: None,
+            hard_ms: 0,
             slot,
             sessions: BTreeSet::new(),
             scattered: false,

@@ -6,6 +6,7 @@ mod client;
 mod crash;
 mod kill;
 mod lease;
+mod limits;
 mod lost;
 mod pace;
 mod runner;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
                 kill::TESTS,
                 pace::TESTS,
                 lease::TESTS,
+                limits::TESTS,
                 crash::TESTS,
                 lost::TESTS,
                 client::TESTS,

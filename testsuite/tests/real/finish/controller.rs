@@ -146,6 +146,26 @@ fn two_restarts_of_the_controller_move_no_time_limit() {
 }
 
 #[test]
+fn a_time_limit_that_passes_without_a_controller_is_kept_and_told_with_its_own_time() {
+    let mut split = Split::start(world!(), Pace::QUICK);
+    let limit = jiff::SignedDuration::from_secs(2);
+    let job = running_job(&split.world, &["-t", "2s", "--kill-grace", "1s"], "a", 5);
+    split.controller.kill9();
+    split.world.must_be_gone(job);
+    // Whatever is decided about it now is decided late.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let back = jiff::Timestamp::now();
+    split.controller_again();
+    let task = split.world.wait_end(job);
+    assert_eq!(task["reason"]["kind"], "time-limit", "{task:#}");
+    let (start, finish) = (time_of(&task, "start_time"), time_of(&task, "finish_time"));
+    let ran = finish.duration_since(start);
+    assert!(ran >= limit - jiff::SignedDuration::from_millis(100), "it ran for {ran:?}");
+    assert!(finish < back, "its own time, not that of the next controller: {task:#}");
+    assert_once(&split.world, "a");
+}
+
+#[test]
 fn a_controller_with_another_clusters_directory_gets_no_agent_and_kills_nothing() {
     let mut split = Split::start(world!(), Pace::QUICK);
     let job = running_job(&split.world, &[], "a", 5);
