@@ -30,8 +30,8 @@ pub const TESTS: &[Test] = &[
 fn resisting(world: &World, job: u64) -> Job {
     let ready = world.open_path(&format!("ready{job}"));
     let text = format!(
-        "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & \
-         (setsid env -u DOCKET_TOKEN sleep 999 &) ; touch {}; while :; do sleep 1; done",
+        "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 99; done' & \
+         (setsid env -u DOCKET_TOKEN sleep 999 &) ; touch {}; while :; do sleep 99; done",
         ready.display()
     );
     let mut job = Job::shell(job, &text);
