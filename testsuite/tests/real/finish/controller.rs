@@ -152,8 +152,7 @@ fn a_time_limit_that_passes_without_a_controller_is_kept_and_told_with_its_own_t
     let job = running_job(&split.world, &["-t", "2s", "--kill-grace", "1s"], "a", 5);
     split.controller.kill9();
     split.world.must_be_gone(job);
-    // Whatever is decided about it now is decided late.
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    // Whatever is decided about it from now on is decided late.
     let back = jiff::Timestamp::now();
     split.controller_again();
     let task = split.world.wait_end(job);
