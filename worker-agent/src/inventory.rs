@@ -13,7 +13,7 @@ pub fn resources(config: &Config) -> v1::NodeResources {
         mem_bytes: config.mem.unwrap_or_else(memory_bytes),
         gpus: config.gpus,
         labels: config.labels.clone(),
-        limits: String::new(),
+        ..v1::NodeResources::default()
     }
 }
 

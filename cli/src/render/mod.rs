@@ -8,6 +8,7 @@ mod home;
 mod ids;
 mod json;
 mod layout;
+pub mod limits;
 mod plain;
 pub mod quantity;
 mod reason;

@@ -221,6 +221,7 @@ impl World {
             version: "sim".to_owned(),
             pid: 1,
             limits: "none".to_owned(),
+            limits_by: None,
             // It never lets go of a record.
             first_seq: 1,
         };

@@ -97,6 +97,7 @@ impl AgentCore {
             level: proto::LEVEL,
             resources: Some(v1::NodeResources {
                 limits: keeper.welcome.limits.clone(),
+                limits_by: keeper.welcome.limits_by.clone(),
                 ..self.config.resources.clone()
             }),
             next_seq: keeper.last_seq + 1,

@@ -32,6 +32,8 @@ fn nothing_joins_before_the_keeper_has_spoken() {
     let join = &joins_in(&world)[0];
     assert_eq!((join.next_seq, join.journal_id.as_slice()), (42, &world::JOURNAL[..]));
     assert_eq!(join.resources.as_ref().map(|r| r.limits.as_str()), Some("v2"));
+    let by = join.resources.as_ref().and_then(|r| r.limits_by.as_ref());
+    assert_eq!(by.map(|by| by.cpus.as_str()), Some("v1"), "as the keeper says, limit by limit");
     assert_eq!(join.address, "10.0.0.1:5");
 }
 

@@ -1,6 +1,6 @@
 //! Slots: cgroups of the v2 tree that attempts are born in, one at a time, kept for reuse. Without
-//! controllers they still hold a tree together (`cgroup.kill`, `cgroup.events`); where the memory
-//! controller is there too, in v2 or v1, they carry the limit. No slots: see `session.rs`.
+//! controllers they still hold a tree together (`cgroup.kill`, `cgroup.events`); what limits it is in
+//! `limits.rs`. No slots: see `session.rs`.
 
 use super::{clone, leftover};
 use std::collections::BTreeSet;
@@ -10,24 +10,20 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use proto::v1::SlotCounts;
+
+use super::hierarchies::{Hierarchies, exists_is_fine, writable};
+use super::limits::{Asked, Controllers, Resource};
 
 /// Empty slots kept for the next attempts; more are removed. Making one costs about 0.1 ms.
 const FREE_MAX: usize = 64;
 
-/// What enforces memory limits here.
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum Memory {
-    V2,
-    /// A directory of ours in the v1 memory hierarchy.
-    V1(PathBuf),
-    None,
-}
-
 /// The slots of one keeper.
 pub(crate) struct Slots {
     base: PathBuf,
-    memory: Memory,
+    controllers: Controllers,
     /// Children live when they are born in a slot.
     birth: bool,
     free: BTreeSet<u32>,
@@ -39,7 +35,8 @@ pub(crate) struct Slot {
     path: PathBuf,
     dir: OwnedFd,
     events: File,
-    memory: Memory,
+    /// Of its keeper's base; nobody's for a slot of an earlier keeper elsewhere.
+    controllers: Controllers,
     /// Children may be born in it; else they join by themselves.
     birth: bool,
     /// `cgroup.kill` was written, or may have been by an earlier keeper. Since Linux 6.10 or so a
@@ -49,26 +46,29 @@ pub(crate) struct Slot {
     /// It was frozen once: not given to another attempt, which would be born frozen if the thaw
     /// had failed.
     frozen: AtomicBool,
-    /// OOM kills that the cgroup had counted before this attempt.
-    oom_before: AtomicU64,
 }
 
 impl Slots {
     /// Finds and makes the base directory, named after the journal. `None`: no v2 tree that this
     /// process may write, or one without `cgroup.kill` (before 5.14).
     pub(crate) fn open(name: &str) -> Option<Slots> {
-        let own = own_cgroup("0", "")?;
-        let base = mount_point("cgroup2", None)?.join(own).join(name);
+        let mut slots = Slots::without_births(name)?;
+        slots.birth = slots.children_live();
+        Some(slots)
+    }
+
+    /// The same, but that nobody is tried to be born in one.
+    pub(super) fn without_births(name: &str) -> Option<Slots> {
+        let hierarchies = Hierarchies::here();
+        let base = hierarchies.v2_own()?.join(name);
         fs::create_dir(&base).or_else(exists_is_fine).ok()?;
         if !base.join("cgroup.kill").exists() || !writable(&base.join("cgroup.procs")) {
             let _ = fs::remove_dir(&base);
             return None;
         }
-        let memory = find_memory(&base, name);
+        let controllers = Controllers::find(&base, &hierarchies);
         let next = numbers_in(&base).into_iter().max().map_or(0, |number| number + 1);
-        let mut slots = Slots { base, memory, birth: false, free: BTreeSet::new(), next };
-        slots.birth = slots.children_live();
-        Some(slots)
+        Some(Slots { base, controllers, birth: false, free: BTreeSet::new(), next })
     }
 
     /// Whether a child that is born in a fresh slot lives: not so if the keeper's own cgroup was
@@ -80,13 +80,9 @@ impl Slots {
         live
     }
 
-    /// Who enforces memory limits: `v2`, `v1` or `none`.
-    pub(crate) fn limits(&self) -> &'static str {
-        match self.memory {
-            Memory::V2 => "v2",
-            Memory::V1(_) => "v1",
-            Memory::None => "none",
-        }
+    /// Who limits what in these slots.
+    pub(crate) fn controllers(&self) -> &Controllers {
+        &self.controllers
     }
 
     /// The slots that an earlier keeper left.
@@ -118,9 +114,7 @@ impl Slots {
     fn make(&self, number: u32) -> io::Result<Arc<Slot>> {
         let path = self.base.join(format!("s{number}"));
         fs::create_dir(&path).or_else(exists_is_fine)?;
-        let slot = self.slot_at(&path, false)?;
-        slot.oom_before.store(slot.oom_kills_ever(), Relaxed);
-        Ok(slot)
+        self.slot_at(&path, false)
     }
 
     /// The slot of an attempt that lives on: perhaps below the base of a keeper that was started
@@ -131,24 +125,22 @@ impl Slots {
     }
 
     fn slot_at(&self, path: &Path, killed: bool) -> io::Result<Arc<Slot>> {
+        let own = path.parent() == Some(&self.base);
         Ok(Arc::new(Slot {
             dir: File::open(path)?.into(),
             events: File::open(path.join("cgroup.events"))?,
-            memory: self.memory.clone(),
+            controllers: if own { self.controllers.clone() } else { Controllers::default() },
             birth: self.birth,
             killed: AtomicBool::new(killed),
             frozen: AtomicBool::new(false),
-            oom_before: AtomicU64::new(0),
             path: path.to_owned(),
         }))
     }
 
     /// Gives an empty slot back.
     pub(crate) fn release(&mut self, slot: &Slot) {
-        if let Memory::V1(base) = &slot.memory {
-            let _ = fs::remove_dir(base.join(slot.name()));
-        }
-        let plain = remove_children(&slot.path);
+        slot.controllers.release(&slot.path);
+        let plain = remove_children(&slot.path) && !slot.controllers.peak_sticks();
         let reusable = plain && !slot.killed.load(Relaxed) && !slot.frozen.load(Relaxed);
         match self.number_of(slot) {
             Some(number) if reusable && self.free.len() < FREE_MAX => {
@@ -176,12 +168,7 @@ impl Slots {
             let _ = fs::remove_dir(path);
         }
         let _ = fs::remove_dir(&self.base);
-        if let Memory::V1(base) = &self.memory {
-            for number in numbers_in(base) {
-                let _ = fs::remove_dir(base.join(format!("s{number}")));
-            }
-            let _ = fs::remove_dir(base);
-        }
+        self.controllers.remove(&self.base);
     }
 }
 
@@ -252,121 +239,40 @@ impl Slot {
         Ok(OpenOptions::new().write(true).open(self.path.join("cgroup.procs"))?.into())
     }
 
-    /// Sets the limit (0: none); gives what the child must still join by writing `0`.
-    pub(crate) fn limit_memory(&self, bytes: u64) -> io::Result<Vec<OwnedFd>> {
-        match &self.memory {
-            Memory::V2 => {
-                let limit = if bytes == 0 { "max".into() } else { bytes.to_string() };
-                fs::write(self.path.join("memory.max"), limit)?;
-                Ok(Vec::new())
-            }
-            Memory::V1(base) if bytes > 0 => {
-                let dir = base.join(self.name());
-                fs::create_dir(&dir).or_else(exists_is_fine)?;
-                self.oom_before.store(self.oom_kills_ever(), Relaxed);
-                fs::write(dir.join("memory.limit_in_bytes"), bytes.to_string())?;
-                let procs = OpenOptions::new().write(true).open(dir.join("cgroup.procs"))?;
-                Ok(vec![procs.into()])
-            }
-            Memory::V1(_) | Memory::None => Ok(Vec::new()),
-        }
+    /// Sets the limits; gives what the child must still join by writing `0`.
+    pub(crate) fn limit(&self, asked: Asked) -> io::Result<Vec<OwnedFd>> {
+        self.controllers.limit(&self.path, asked)
     }
 
-    /// Whether the kernel killed a process of this attempt for its memory limit.
-    pub(crate) fn out_of_memory(&self) -> bool {
-        self.oom_kills_ever() > self.oom_before.load(Relaxed)
+    /// Whether its cgroup holds it to its memory.
+    pub(crate) fn holds_memory(&self) -> bool {
+        self.controllers.hold_memory()
     }
 
-    fn oom_kills_ever(&self) -> u64 {
-        let file = match &self.memory {
-            Memory::V2 => self.path.join("memory.events"),
-            Memory::V1(base) => base.join(self.name()).join("memory.oom_control"),
-            Memory::None => return 0,
-        };
-        let text = fs::read_to_string(file).unwrap_or_default();
-        text.lines().find_map(|l| l.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
+    /// What the kernel counted of it so far, over all attempts that it had.
+    pub(crate) fn counts(&self) -> SlotCounts {
+        self.controllers.counts(&self.path)
     }
 
-    fn name(&self) -> &std::ffi::OsStr {
-        self.path.file_name().unwrap_or_default()
+    /// The most memory that its attempt used at once, where that is counted.
+    pub(crate) fn peak_bytes(&self) -> Option<u64> {
+        self.controllers.peak_bytes(&self.path)
     }
 }
 
 /// Bases of slots whose names end so, but for `own`.
 pub(super) fn bases(ending: &str, own: &str) -> Vec<PathBuf> {
-    let root = mount_point("cgroup2", None);
+    let root = Hierarchies::here().v2_root();
     root.map_or_else(Vec::new, |root| leftover::named(&root, ending, own))
 }
 
-/// This base and those of the same name in the v1 memory hierarchy.
+/// This base and those of the same name in the v1 hierarchies.
 pub(super) fn twins(base: &Path) -> Vec<PathBuf> {
     let name = base.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let memory = mount_point("cgroup", Some("memory"));
-    let others = memory.map_or_else(Vec::new, |root| leftover::named(&root, name, ""));
+    let hierarchies = Hierarchies::here();
+    let roots = Resource::ALL.iter().filter_map(|it| hierarchies.v1_root(it.controller()));
+    let others = roots.flat_map(|root| leftover::named(&root, name, ""));
     std::iter::once(base.to_owned()).chain(others).collect()
-}
-
-/// The memory controller under `base`, else the one of v1, else none.
-fn find_memory(base: &Path, name: &str) -> Memory {
-    let has = |file| {
-        let text = fs::read_to_string(base.join(file)).unwrap_or_default();
-        text.split_ascii_whitespace().any(|word| word == "memory")
-    };
-    if has("cgroup.controllers")
-        && fs::write(base.join("cgroup.subtree_control"), "+memory").is_ok()
-        && has("cgroup.subtree_control")
-    {
-        return Memory::V2;
-    }
-    v1_memory(name).map_or(Memory::None, Memory::V1)
-}
-
-fn v1_memory(name: &str) -> Option<PathBuf> {
-    let own = own_cgroup("", "memory")?;
-    let base = mount_point("cgroup", Some("memory"))?.join(own).join(name);
-    fs::create_dir(&base).or_else(exists_is_fine).ok()?;
-    if writable(&base.join("memory.limit_in_bytes")) {
-        return Some(base);
-    }
-    let _ = fs::remove_dir(&base);
-    None
-}
-
-/// This process's cgroup in the hierarchy of this number or controller, relative to its mount.
-fn own_cgroup(hierarchy: &str, controller: &str) -> Option<PathBuf> {
-    let text = fs::read_to_string("/proc/self/cgroup").ok()?;
-    parse_own_cgroup(&text, hierarchy, controller)
-}
-
-fn parse_own_cgroup(text: &str, hierarchy: &str, controller: &str) -> Option<PathBuf> {
-    let line = text.lines().find_map(|line| {
-        let (number, rest) = line.split_once(':')?;
-        let (controllers, path) = rest.split_once(':')?;
-        let wanted = number == hierarchy
-            || !controller.is_empty() && controllers.split(',').any(|c| c == controller);
-        wanted.then_some(path)
-    })?;
-    // Outside of what is mounted here (a cgroup namespace): not reachable.
-    (!line.starts_with("/..")).then(|| PathBuf::from(line.trim_start_matches('/')))
-}
-
-/// Where a file system of this type (and with this super option) is mounted.
-fn mount_point(kind: &str, option: Option<&str>) -> Option<PathBuf> {
-    parse_mount_point(&fs::read_to_string("/proc/self/mountinfo").ok()?, kind, option)
-}
-
-fn parse_mount_point(mountinfo: &str, kind: &str, option: Option<&str>) -> Option<PathBuf> {
-    mountinfo.lines().find_map(|line| {
-        let (left, right) = line.split_once(" - ")?;
-        let mut right = right.split(' ');
-        let is_kind = right.next() == Some(kind);
-        let options = right.nth(1).unwrap_or_default();
-        let fits = option.is_none_or(|wanted| options.split(',').any(|o| o == wanted));
-        // Field 4 is the root within the file system: only a whole one fits /proc/self/cgroup.
-        let mut left = left.split(' ').skip(3);
-        let whole = left.next() == Some("/");
-        (is_kind && fits && whole).then(|| PathBuf::from(left.next().unwrap_or_default()))
-    })
 }
 
 fn numbers_in(base: &Path) -> Vec<u32> {
@@ -387,14 +293,6 @@ pub(super) fn remove_children(path: &Path) -> bool {
         let _ = fs::remove_dir(entry.path());
     }
     none
-}
-
-fn writable(path: &Path) -> bool {
-    rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
-}
-
-fn exists_is_fine(error: io::Error) -> io::Result<()> {
-    if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) }
 }
 
 #[cfg(test)]
@@ -442,28 +340,5 @@ mod tests {
         assert!(clone::lives_when_born_in(fresh.birthplace().unwrap()));
         next_keeper.release(&fresh);
         next_keeper.remove();
-    }
-
-    #[test]
-    fn the_own_cgroup_is_read_by_number_or_controller() {
-        let text = "4:memory:/a/b\n1:cpu,cpuacct:/c\n0::/user.slice\n";
-        assert_eq!(parse_own_cgroup(text, "0", ""), Some("user.slice".into()));
-        assert_eq!(parse_own_cgroup(text, "", "memory"), Some("a/b".into()));
-        assert_eq!(parse_own_cgroup(text, "", "cpuacct"), Some("c".into()));
-        assert_eq!(parse_own_cgroup("0::/../x\n", "0", ""), None);
-        assert_eq!(parse_own_cgroup("1:cpu:/\n", "0", ""), None);
-    }
-
-    #[test]
-    fn the_mount_point_is_the_one_of_the_whole_tree() {
-        let text = "30 24 0:26 / /sys/fs/cgroup/unified rw - cgroup2 none rw\n\
-                    31 24 0:27 /x /bound rw shared:1 - cgroup none rw,memory\n\
-                    32 24 0:27 / /sys/fs/cgroup/memory rw shared:1 - cgroup none rw,memory\n";
-        assert_eq!(parse_mount_point(text, "cgroup2", None), Some("/sys/fs/cgroup/unified".into()));
-        assert_eq!(
-            parse_mount_point(text, "cgroup", Some("memory")),
-            Some("/sys/fs/cgroup/memory".into())
-        );
-        assert_eq!(parse_mount_point(text, "cgroup", Some("cpu")), None);
     }
 }

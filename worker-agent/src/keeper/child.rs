@@ -100,8 +100,10 @@ pub(crate) struct Output {
 
 /// Everything the child needs, built before it exists.
 pub(crate) struct Plan {
-    /// `cgroup.procs` files to join by writing, memory first.
+    /// `tasks` and `cgroup.procs` files to join by writing, memory first.
     pub join: Vec<RawFd>,
+    /// Memory of each process, where no cgroup holds the tree.
+    pub data_max: Option<u64>,
     pub nofile: (u64, u64),
     pub ids: Option<Ids>,
     pub umask: u32,
@@ -158,6 +160,11 @@ unsafe fn run(plan: &Plan, report: &Report) -> i32 {
         }
         let nofile = libc::rlimit { rlim_cur: plan.nofile.0, rlim_max: plan.nofile.1 };
         libc::setrlimit(libc::RLIMIT_NOFILE, &nofile);
+        if let Some(bytes) = plan.data_max
+            && !limit_data(bytes)
+        {
+            return errno();
+        }
         at(Step::Setuid);
         if let Some(ids) = &plan.ids
             && !take_ids(ids)
@@ -176,6 +183,22 @@ unsafe fn run(plan: &Plan, report: &Report) -> i32 {
         close_the_rest(plan);
         unblock();
         exec(plan, report)
+    }
+}
+
+/// Holds this process and each that comes from it to so much memory of its own. Not its address
+/// space: what is only reserved there uses nothing.
+unsafe fn limit_data(bytes: u64) -> bool {
+    // SAFETY: zeroed is a valid limit, filled by the call.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        if libc::getrlimit(libc::RLIMIT_DATA, &mut limit) != 0 {
+            return false;
+        }
+        // What is there already may be tighter, and cannot be raised by everybody.
+        limit.rlim_max = limit.rlim_max.min(bytes);
+        limit.rlim_cur = limit.rlim_cur.min(limit.rlim_max);
+        libc::setrlimit(libc::RLIMIT_DATA, &limit) == 0
     }
 }
 

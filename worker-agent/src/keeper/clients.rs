@@ -7,6 +7,7 @@ use proto::v1::{KeeperPong, KeeperVolatileExit, KeeperWelcome, keeper_event};
 
 use super::cgroup::Slots;
 use super::identity;
+use super::limits;
 use super::poll::Source;
 use super::run::{Health, Keeper};
 use super::wire::Connection;
@@ -96,6 +97,7 @@ impl Keeper {
 
     pub(super) fn welcome(&mut self, connection: u64, resend_from: u64) {
         let acked = self.journal.book().acked();
+        let limits_by = limits::told(self.slots.as_ref().map(Slots::controllers));
         let welcome = KeeperWelcome {
             journal_id: self.journal.id().to_vec(),
             boot_id: self.boot_id.clone(),
@@ -103,7 +105,8 @@ impl Keeper {
             acked,
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
-            limits: self.slots.as_ref().map_or("none", Slots::limits).into(),
+            limits: limits_by.mem.clone(),
+            limits_by: Some(limits_by),
             first_seq: self.journal.first_seq(),
         };
         let Some(connection) = self.connections.get_mut(&connection) else { return };

@@ -147,7 +147,12 @@ fn parse(line: &str) -> Option<(String, Exit)> {
     let mut small = || u64::try_from(number()?).ok();
     let process = ProcessId { pid: small()?.try_into().ok()?, start_ticks: small()? };
     let status = small()?.try_into().ok()?;
-    let rusage = Rusage { user_us: small()?, system_us: small()?, max_rss_bytes: small()? };
+    let rusage = Rusage {
+        user_us: small()?,
+        system_us: small()?,
+        max_rss_bytes: small()?,
+        ..Rusage::default()
+    };
     let wall_ms = small()?;
     let exit =
         Exit { process, status, rusage, wall_ms, attempt: number()?, fenced: number()? == 1 };
@@ -163,7 +168,7 @@ mod tests {
         Exit {
             process: ProcessId { pid, start_ticks: 77 },
             status: 7 << 8,
-            rusage: Rusage { user_us: 1, system_us: 2, max_rss_bytes: 3 },
+            rusage: Rusage { user_us: 1, system_us: 2, max_rss_bytes: 3, ..Rusage::default() },
             wall_ms: 4,
             attempt: u128::MAX - u128::from(pid),
             fenced: pid == 3,

@@ -20,6 +20,7 @@ use super::session;
 use super::spawn::{Errand, Result_, SpawnOrder, Started};
 use super::sys::{self, Waited};
 use super::task::{Kill, Main, Pace, Stage, Task};
+use super::usage::SIGKILLED;
 
 /// The Finish fact goes out this long after the grace, empty tree or not (design 6).
 const GIVE_UP_AFTER_GRACE_MS: u64 = 5_000;
@@ -32,9 +33,6 @@ const MEASURE_WAIT_MS: u64 = 10_000;
 
 /// With more trees closing than this, an orphan's end wakes none of them: their timers do.
 const CLOSING_WOKEN_MAX: usize = 16;
-
-/// The raw wait status of a process that died of SIGKILL.
-const SIGKILLED: u32 = libc::SIGKILL as u32;
 
 /// How a main process ended.
 pub(super) struct MainEnd {
@@ -222,8 +220,9 @@ impl Keeper {
         if killed && task.was_fenced_by_guard(identity::boottime_ms()) {
             task.killed_for = KillCause::Lease;
         }
+        let out_of_memory = task.is_out_of_memory(&end.end);
         let mut finish = finish_of(task, end.end, end.rusage, end.wall_ms);
-        finish.out_of_memory = task.slot.as_ref().is_some_and(|slot| slot.out_of_memory());
+        finish.out_of_memory = out_of_memory;
         if let Some(main) = task.main() {
             self.mains.remove(&main.process.pid);
             self.poll.remove(&main.pidfd);
@@ -299,7 +298,8 @@ impl Keeper {
     pub(super) fn settle(&mut self, id: u64, leftover: usize) {
         let Some(task) = self.tasks.get_mut(&id) else { return };
         let Stage::Closing { finish, .. } = &task.stage else { return };
-        let finish = FinishFact { leftover: leftover as u32, ..finish.clone() };
+        let rusage = task.usage(finish.rusage);
+        let finish = FinishFact { leftover: leftover as u32, rusage, ..finish.clone() };
         let Some(start) = task.start.clone().filter(|_| !self.deleted) else {
             return self.close(id, finish);
         };

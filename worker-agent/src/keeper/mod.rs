@@ -12,12 +12,14 @@ mod commit;
 mod exits;
 mod fence;
 mod guard;
+mod hierarchies;
 mod identity;
 mod journal;
 mod kill;
 mod lease;
 mod leftover;
 mod life;
+mod limits;
 mod lock;
 mod log;
 mod orders;
@@ -34,6 +36,7 @@ mod start;
 mod status;
 mod sys;
 mod task;
+mod usage;
 mod wire;
 
 use std::ffi::{OsStr, OsString};
@@ -45,6 +48,7 @@ use std::process::{Command, Stdio};
 
 pub use journal::JournalError;
 pub use lock::{LockState, lock_state};
+use proto::v1::LimitsBy;
 pub use wire::{Client, Decoder, MESSAGE_MAX_BYTES, WireError, dial, encode};
 
 /// Hidden subcommand of the keeper.
@@ -104,6 +108,26 @@ impl Arguments {
         }
         Ok(Arguments { guard, dir: dir.ok_or("--data is missing")?, handed })
     }
+}
+
+/// What a keeper that this process started would hold its jobs with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Holds {
+    /// Each tree has a cgroup of its own; else it is told apart by session and mark.
+    pub cgroups: bool,
+    /// What enforces each limit.
+    pub limits: LimitsBy,
+}
+
+/// Tries it, as the keeper does at its start; leaves nothing behind.
+pub fn holds() -> Holds {
+    let slots = cgroup::Slots::without_births(&format!("docket-probe-{}", std::process::id()));
+    let limits = limits::told(slots.as_ref().map(cgroup::Slots::controllers));
+    let holds = Holds { cgroups: slots.is_some(), limits };
+    if let Some(slots) = slots {
+        slots.remove();
+    }
+    holds
 }
 
 /// Starts guard and keeper of a data directory, detached from this process, unless they run. Returns

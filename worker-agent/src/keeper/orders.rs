@@ -239,6 +239,7 @@ impl Keeper {
             run_file: run.run_file.clone(),
             uid: run.uid,
             slot: None,
+            slot_before: None,
             fence_after_ms: run.fence_after_ms,
         })
     }
@@ -249,6 +250,7 @@ impl Keeper {
             Err(e) => return self.refuse(key, run.order_id, fault(Step::Cgroup, &e, b"")),
         };
         accepted.slot = slot.as_ref().map(|slot| slot.path().as_os_str().as_bytes().to_vec());
+        accepted.slot_before = slot.as_ref().map(|slot| slot.counts());
         let id = self.next_id;
         self.next_id += 1;
         let mark = accepted.mark.clone();

@@ -16,6 +16,7 @@ use proto::v1::{JobSpec, KeeperRun, StartFailure};
 use rustix::fs::{AtFlags, Mode, OFlags};
 
 use super::child::{Ids, Input, Output, Plan, Report, Step};
+use super::limits::{Asked, pids_of_one_job};
 use super::procfs::MARK_NAME;
 use super::spawn::{Nofile, SpawnOrder};
 use super::sys;
@@ -56,6 +57,7 @@ impl Prepared {
         let env = environment(order)?;
         let plan = Plan {
             join,
+            data_max: data_max(order),
             nofile: (order.spec.nofile.unwrap_or(nofile.soft).min(nofile.hard), nofile.hard),
             ids,
             umask: order.spec.umask.unwrap_or(0o022) & 0o777,
@@ -231,11 +233,16 @@ fn outputs_of(
     Ok((stdout, stderr))
 }
 
-/// Sets the memory limit and opens what the child must write itself into.
+/// Sets the limits and opens what the child must write itself into.
 fn joins(order: &SpawnOrder, descriptors: &mut Vec<OwnedFd>) -> Result<Vec<RawFd>, StartFailure> {
     let Some(slot) = &order.slot else { return Ok(Vec::new()) };
+    let asked = Asked {
+        mem_bytes: order.run.mem_bytes,
+        cpus: order.spec.cpus.into(),
+        pids: pids_of_one_job(),
+    };
     let files = slot
-        .limit_memory(order.run.mem_bytes)
+        .limit(asked)
         .map_err(|e| fault(Step::Cgroup, &e, slot.path().as_os_str().as_bytes()))?;
     let mut join: Vec<RawFd> = files.iter().map(AsRawFd::as_raw_fd).collect();
     descriptors.extend(files);
@@ -245,6 +252,12 @@ fn joins(order: &SpawnOrder, descriptors: &mut Vec<OwnedFd>) -> Result<Vec<RawFd
         descriptors.push(file);
     }
     Ok(join)
+}
+
+/// Memory of each process of a job whose tree no cgroup holds to it.
+fn data_max(order: &SpawnOrder) -> Option<u64> {
+    let held = order.slot.as_ref().is_some_and(|slot| slot.holds_memory());
+    Some(order.run.mem_bytes).filter(|bytes| !held && *bytes > 0)
 }
 
 /// Whether clone3 puts the child into its cgroup here: found out once, by asking for nothing.

@@ -126,6 +126,7 @@ fn rusage(usage: &libc::rusage) -> Rusage {
         user_us: micros(usage.ru_utime),
         system_us: micros(usage.ru_stime),
         max_rss_bytes: usage.ru_maxrss as u64 * 1024,
+        ..Rusage::default()
     }
 }
 

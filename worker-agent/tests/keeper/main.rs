@@ -11,6 +11,7 @@ mod lost;
 mod pace;
 mod runner;
 mod spawn;
+mod usage;
 mod world;
 
 use std::ffi::OsString;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
                 pace::TESTS,
                 lease::TESTS,
                 limits::TESTS,
+                usage::TESTS,
                 crash::TESTS,
                 lost::TESTS,
                 client::TESTS,

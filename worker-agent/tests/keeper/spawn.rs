@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 
-use proto::v1::{FinishFact, KillCause, StartFailure};
+use proto::v1::{KillCause, StartFailure};
 
 use crate::runner::Test;
 use crate::world::{Job, Mode, NOBODY, World, exited, modes, status_of, wait_for_file};
@@ -23,7 +23,6 @@ pub const TESTS: &[Test] = &[
     ("jobs_of_another_user_run_as_that_user", other_user),
     ("a_time_limit_is_kept_by_the_keeper", time_limit),
     ("the_end_of_stderr_comes_with_a_failure", stderr_tail),
-    ("a_memory_limit_is_told_apart_from_a_kill", memory_limit),
     ("many_short_jobs_end_as_they_should", many_short),
 ];
 
@@ -298,22 +297,6 @@ fn stderr_tail() {
     let mut file = Job::shell(2, "echo why >&2; exit 1");
     file.stderr = Some(world.open_path("why"));
     assert_eq!(world.outcome(&file).stderr_tail, b"why\n");
-}
-
-fn memory_limit() {
-    let mut world = World::new(Mode::Best);
-    if world.welcome.limits == "none" {
-        return;
-    }
-    let mut eater = Job::argv(1, &["tail", "/dev/zero"]);
-    eater.mem_bytes = 48 << 20;
-    let finish: FinishFact = world.outcome(&eater);
-    assert!(finish.out_of_memory, "{finish:?}");
-    assert_eq!(status_of(&finish), 9);
-    let mut killed = Job::shell(2, "kill -9 $$");
-    killed.mem_bytes = 48 << 20;
-    let finish = world.outcome(&killed);
-    assert!(!finish.out_of_memory && status_of(&finish) == 9);
 }
 
 fn many_short() {

@@ -86,11 +86,26 @@ pub struct NodeJson {
     gpus: u32,
     labels: BTreeMap<String, String>,
     limits: Option<String>,
+    limits_by: Option<LimitsByJson>,
     jobs: u32,
     notes: Option<String>,
     version: String,
     incarnation: u64,
     strays: usize,
+}
+
+/// What enforces each limit: `v2`, `v1`, `rlimits`, `none`.
+#[derive(Debug, Serialize)]
+struct LimitsByJson {
+    mem: String,
+    cpus: String,
+    pids: String,
+}
+
+impl From<v1::LimitsBy> for LimitsByJson {
+    fn from(by: v1::LimitsBy) -> Self {
+        LimitsByJson { mem: by.mem, cpus: by.cpus, pids: by.pids }
+    }
 }
 
 impl From<&v1::Node> for NodeJson {
@@ -108,6 +123,7 @@ impl From<&v1::Node> for NodeJson {
             gpus: has.gpus,
             labels: has.labels.into_iter().collect(),
             limits: Some(has.limits).filter(|text| !text.is_empty()),
+            limits_by: has.limits_by.map(LimitsByJson::from),
             jobs: node.jobs,
             notes: Some(node.notes.clone()).filter(|text| !text.is_empty()),
             version: node.version.clone(),

@@ -3,6 +3,7 @@
 use super::paint;
 use crate::render::escape::line;
 use crate::render::layout::{Align, Column, Grid, wrap};
+use crate::render::limits;
 use crate::render::quantity::{count, last_word, share, span};
 use crate::render::{Check, SettingRow, View};
 use proto::v1::{CancelResult, Node, StatusAnswer};
@@ -34,12 +35,7 @@ pub fn nodes(nodes: &[Node], view: &View) -> String {
 
 fn node_row(node: &Node) -> Vec<String> {
     let has = node.resources.clone().unwrap_or_default();
-    let limits = Some(has.limits.as_str()).filter(|limits| !limits.is_empty());
-    let limits = limits.map(|limits| match limits {
-        "none" => "no limits".to_owned(),
-        "rlimits" => "rlimits only".to_owned(),
-        other => format!("{} limits", line(other)),
-    });
+    let limits = limits::note(&has);
     let notes = Some(line(&node.notes)).filter(|notes| !notes.is_empty());
     let notes: Vec<String> = [notes, limits].into_iter().flatten().collect();
     vec![

@@ -105,6 +105,11 @@ impl World {
             version: "0.1.0".into(),
             pid: 1,
             limits: "v2".into(),
+            limits_by: Some(v1::LimitsBy {
+                mem: "v2".into(),
+                cpus: "v1".into(),
+                pids: "none".into(),
+            }),
             first_seq: 0,
         }
     }
