@@ -74,7 +74,14 @@ fn failed_prep() -> Task {
     let mut task = coded(ran(task(117, "prep", "EXIT"), "n1", 739_482, Some(737_382)), 3);
     task.command = [&b"python"[..], b"prep.py", b"--shard", b"4"].map(<[u8]>::to_vec).to_vec();
     task.pid = 48213;
-    task.rusage = Some(Rusage { user_us: 1_500_000, system_us: 400_000, max_rss_bytes: 212 << 20 });
+    task.rusage = Some(Rusage {
+        user_us: 1_500_000,
+        system_us: 400_000,
+        max_rss_bytes: 150 << 20,
+        whole_tree: true,
+        peak_bytes: Some(212 << 20),
+        oom_kills: 0,
+    });
     task.stdout_bytes = 1230;
     task.stderr_bytes = 88;
     task.stderr_tail =
@@ -169,6 +176,37 @@ fn show_tells_one_job_in_full() {
     let text = table().show(&[failed_prep(), running, pending_big(), silent_sweep(), hostile()]);
     fits(&text);
     golden("show.txt", &text);
+}
+
+#[test]
+fn show_says_what_nobody_counted_and_what_the_kernel_killed() {
+    let mut bare = failed_prep();
+    // As an older keeper tells it, or one without cgroups.
+    bare.rusage = Some(Rusage {
+        user_us: 1_500_000,
+        system_us: 400_000,
+        max_rss_bytes: 150 << 20,
+        ..Rusage::default()
+    });
+    let text = table().show(std::slice::from_ref(&bare));
+    fits(&text);
+    assert!(text.contains("largest process 150"), "{text}");
+    assert!(text.contains("without processes that nothing waited for"), "{text}");
+    let json = |task: &Task| serde_json::from_str::<serde_json::Value>(&task_line(task)).unwrap();
+    let value = json(&bare);
+    assert_eq!(value["usage"]["peak_memory_bytes"], serde_json::Value::Null);
+    assert_eq!((&value["usage"]["whole_tree"], &value["oom"]), (&false.into(), &false.into()));
+
+    let mut done = failed_prep();
+    done.rusage = done.rusage.map(|used| Rusage { oom_kills: 2, ..used });
+    let text = table().show(std::slice::from_ref(&done));
+    fits(&text);
+    assert!(text.contains("the kernel killed 2 processes of it for memory"), "{text}");
+    let value = json(&done);
+    assert_eq!((&value["oom"], &value["usage"]["oom_kills"]), (&true.into(), &2.into()));
+    assert_eq!(value["usage"]["peak_memory_bytes"], 212 << 20);
+    assert_eq!(value["rusage"]["max_rss_bytes"], 150 << 20, "as before");
+    assert_eq!(json(&pending_big())["usage"], serde_json::Value::Null);
 }
 
 #[test]

@@ -25,7 +25,7 @@ const INPUTS: [&str; 14] = [
     "success_codes",
 ];
 /// Fields of `show` that tell what became of a job: not an input, and not an error.
-const OUTCOMES: [&str; 27] = [
+const OUTCOMES: [&str; 29] = [
     "id",
     "job",
     "task",
@@ -47,6 +47,8 @@ const OUTCOMES: [&str; 27] = [
     "transient_since",
     "gpus",
     "rusage",
+    "usage",
+    "oom",
     "stdout_path",
     "stderr_path",
     "retry_of",

@@ -9,6 +9,7 @@
 //! | nobody misses an end while daemons are away (P3, P4) | `outage.rs` |
 //! | two kinds of loss, two answers: killed, frozen, cut off, cloned, rebooted (P2-P7) | `finish/` |
 //! | nothing of a cancelled job lives on (P7) | `cancel.rs` |
+//! | limits, what enforces them, what was used, ends of memory | `limits.rs` |
 //! | users are kept apart (P10) | `users.rs` |
 //! | stop, start again, second instance, repeated submits (P8) | `service.rs` |
 //! | a disk without room: refusals by name, true ends, restarts, and on by itself | `disk_full.rs` |
@@ -22,6 +23,7 @@ mod ends;
 mod ffmpeg;
 mod finish;
 mod first_steps;
+mod limits;
 mod outage;
 mod service;
 mod streams;

@@ -37,6 +37,8 @@ pub struct TaskJson {
     mem_bytes: u64,
     gpus: u32,
     rusage: Option<RusageJson>,
+    usage: Option<UsageJson>,
+    oom: bool,
     stdout_path: Option<String>,
     stderr_path: Option<String>,
     retry_of: Option<u64>,
@@ -81,6 +83,18 @@ struct RusageJson {
     max_rss_bytes: u64,
 }
 
+/// What it used. Without `whole_tree` the times leave out processes that nothing waited for; without
+/// a count of the whole tree `peak_memory_bytes` is null.
+#[derive(Debug, Serialize)]
+struct UsageJson {
+    user_time_s: f64,
+    system_time_s: f64,
+    whole_tree: bool,
+    max_rss_bytes: u64,
+    peak_memory_bytes: Option<u64>,
+    oom_kills: u32,
+}
+
 impl From<&Task> for TaskJson {
     fn from(task: &Task) -> Self {
         TaskJson {
@@ -112,6 +126,8 @@ impl From<&Task> for TaskJson {
             mem_bytes: task.mem_bytes,
             gpus: task.gpus,
             rusage: task.rusage.as_ref().map(RusageJson::from),
+            usage: task.rusage.as_ref().map(UsageJson::from),
+            oom: task.rusage.is_some_and(|used| used.oom_kills > 0),
             stdout_path: path(&task.stdout_path),
             stderr_path: path(&task.stderr_path),
             retry_of: task.retry_of,
@@ -155,6 +171,19 @@ impl From<&Rusage> for RusageJson {
             user_s: seconds(rusage.user_us),
             system_s: seconds(rusage.system_us),
             max_rss_bytes: rusage.max_rss_bytes,
+        }
+    }
+}
+
+impl From<&Rusage> for UsageJson {
+    fn from(used: &Rusage) -> Self {
+        UsageJson {
+            user_time_s: seconds(used.user_us),
+            system_time_s: seconds(used.system_us),
+            whole_tree: used.whole_tree,
+            max_rss_bytes: used.max_rss_bytes,
+            peak_memory_bytes: used.peak_bytes,
+            oom_kills: used.oom_kills,
         }
     }
 }

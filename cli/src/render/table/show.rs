@@ -6,7 +6,7 @@ use crate::render::escape::{bytes_line, command, line, width};
 use crate::render::layout::wrap;
 use crate::render::quantity as q;
 use crate::render::{View, reason, task_id};
-use proto::v1::Task;
+use proto::v1::{Rusage, Task};
 
 /// Where the values begin.
 const INDENT: usize = 13;
@@ -126,12 +126,29 @@ fn used(task: &Task) -> String {
     };
     let cpus = format!("{} cpu{}", task.cpus, if task.cpus == 1 { "" } else { "s" });
     match &task.rusage {
-        Some(rusage) => {
-            let cpu = q::seconds((rusage.user_us + rusage.system_us) / 1000);
-            let peak = q::size(rusage.max_rss_bytes);
-            format!("  used       cpu {cpu} of {cpus}, peak memory {peak} (asked: {asked})\n")
+        Some(used) => {
+            let cpu = q::seconds((used.user_us + used.system_us) / 1000);
+            let memory = match used.peak_bytes {
+                Some(peak) => format!("peak memory {}", q::size(peak)),
+                None => format!("largest process {}", q::size(used.max_rss_bytes)),
+            };
+            let text = format!("cpu {cpu} of {cpus}, {memory} (asked: {asked})");
+            format!("  used       {text}{}\n{}", left_out(used), killed_for_memory(used))
         }
         None => format!("  asked      {cpus}, memory {asked}\n"),
+    }
+}
+
+/// Said where nobody counted the whole tree.
+fn left_out(used: &Rusage) -> &'static str {
+    if used.whole_tree { "" } else { "\n             without processes that nothing waited for" }
+}
+
+fn killed_for_memory(used: &Rusage) -> String {
+    match used.oom_kills {
+        0 => String::new(),
+        1 => "  memory     the kernel killed 1 process of it for memory\n".to_owned(),
+        n => format!("  memory     the kernel killed {n} processes of it for memory\n"),
     }
 }
 

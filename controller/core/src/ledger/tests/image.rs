@@ -89,6 +89,31 @@ fn an_image_reads_back_as_the_same_bytes_and_goes_on_alike() {
 }
 
 #[test]
+fn what_a_job_used_stays_with_it_and_an_older_node_tells_less() {
+    let told = |bytes: &[u8]| {
+        let mut world = World::with_node();
+        let job = world.running();
+        let rusage = v1::Rusage::decode(bytes).expect("as a node wrote it");
+        let fact = v1::FinishFact { rusage: Some(rusage), ..world.finish_fact(job, code(0)) };
+        world.facts(N1, vec![v1::fact::Kind::Finish(fact)]);
+        let image = bytes_of(&world);
+        world.ledger = Ledger::thaw(image.into_iter()).expect("the image is whole");
+        world.task(job)
+    };
+    let waited = v1::Rusage { user_us: 1, system_us: 2, max_rss_bytes: 3, ..Default::default() };
+    let old = told(&[0x08, 1, 0x10, 2, 0x18, 3]);
+    assert_eq!(old.rusage, Some(waited));
+    let new = told(&[0x08, 1, 0x10, 2, 0x18, 3, 0x20, 1, 0x28, 4, 0x30, 5]);
+    let whole = v1::Rusage { whole_tree: true, peak_bytes: Some(4), oom_kills: 5, ..waited };
+    assert_eq!(new.rusage, Some(whole));
+    assert_eq!(new.state, "DONE", "a process that was killed for memory ends no job by itself");
+}
+
+fn bytes_of(world: &World) -> Vec<Vec<u8>> {
+    bytes(&world.ledger.freeze())
+}
+
+#[test]
 fn a_frozen_view_does_not_see_what_comes_after_it() {
     let mut world = full_world();
     let frozen = world.ledger.freeze();
