@@ -135,16 +135,6 @@ pub(super) fn of_world(dir: &Path) -> Vec<Proc> {
         .collect()
 }
 
-/// Limits how many processes the user of this one may have, as far as it starts them itself; `None`:
-/// as many as it may have at most.
-#[track_caller]
-pub fn limit_processes(pid: i32, most: Option<u64>) {
-    use rustix::process::{Resource, Rlimit, prlimit};
-    let pid = Pid::from_raw(pid);
-    let now = Rlimit { current: most, maximum: None };
-    prlimit(pid, Resource::Nproc, now).expect("root may set the limits of others");
-}
-
 pub(super) fn kill9(pid: i32) {
     signal(pid, Signal::KILL);
 }

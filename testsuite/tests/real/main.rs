@@ -4,6 +4,7 @@
 //! |---|---|
 //! | the first commands, addresses, errors for people | `first_steps.rs` |
 //! | true exit codes, signals and start failures | `ends.rs` |
+//! | each launch step fails in turn: by name, and by whose fault | `start_failures.rs` |
 //! | output and input, byte for byte | `streams.rs` |
 //! | an acknowledged job survives everything (P1) and runs once | `durable.rs` |
 //! | nobody misses an end while daemons are away (P3, P4) | `outage.rs` |
@@ -26,5 +27,6 @@ mod first_steps;
 mod limits;
 mod outage;
 mod service;
+mod start_failures;
 mod streams;
 mod users;

@@ -85,7 +85,11 @@ fn times(task: &Task, view: &View) -> String {
     let limit = task.time_limit_ms.map_or_else(|| "none".to_owned(), q::span);
     if let Some(finish) = task.finish_wall_ms {
         let ran = task.start_wall_ms.map(|start| q::seconds(finish.saturating_sub(start)));
-        let ran = ran.map_or("never ran".to_owned(), |ran| format!("ran {ran} (limit {limit})"));
+        let ran = match (ran, &task.node) {
+            (Some(ran), _) => format!("ran {ran} (limit {limit})"),
+            (None, Some(node)) => format!("on {}, never ran", line(node)),
+            (None, None) => "never ran".to_owned(),
+        };
         out.push_str(&pair("ended", &at(finish), &ran, view));
     } else if let Some(start) = task.start_wall_ms {
         let ran = q::seconds(view.now_ms.saturating_sub(start));

@@ -31,7 +31,7 @@ impl Ledger {
             return Ok(stale(what));
         }
         let ask = &job.spec.ask;
-        let free = Free::of(agent, self.used(&agent.id));
+        let free = Free::of(agent, self);
         if let Some(refusal) = feasible(ask, agent, &free, self.led_ms) {
             return Ok(stale(refusal.to_string()));
         }

@@ -496,6 +496,10 @@ impl Ledger {
     fn note_fault(&mut self, agent: &str, failure: &v1::StartFailure) {
         let (led_ms, wall_ms) = (self.led_ms, self.wall_ms);
         let Some(agent) = self.agents.get_mut(agent) else { return };
+        // Of several that were under way at once the first counts: nothing was tried since.
+        if agent.kept_out(led_ms).is_some() {
+            return;
+        }
         let count = agent.fault.as_ref().map_or(0, |fault| fault.count).saturating_add(1);
         let (first, most) = FAULT_BACKOFF_MS;
         let wait = (first << (count - 1).min(16)).min(most);

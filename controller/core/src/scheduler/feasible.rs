@@ -39,6 +39,13 @@ pub enum Refusal {
         /// Tried again in, ms of led time.
         left_ms: u64,
     },
+    /// It had a fault, and another task shows first whether it works again.
+    OnTrial {
+        /// The step that failed.
+        step: String,
+        /// What the system said.
+        message: String,
+    },
     /// It is in use.
     Busy {
         /// Of what.
@@ -69,7 +76,8 @@ pub enum Resource {
 type Constraint = fn(&Ask, &Agent, &Free, u64) -> Option<Refusal>;
 
 /// In this order: what will never be before what is not now.
-const CONSTRAINTS: [Constraint; 5] = [named, labelled, large_enough, not_kept_out, free_enough];
+const CONSTRAINTS: [Constraint; 6] =
+    [named, labelled, large_enough, not_kept_out, not_on_trial, free_enough];
 
 /// The first reason why the node does not take the ask at that led time; `None`: it does.
 pub fn feasible(ask: &Ask, agent: &Agent, free: &Free, led_ms: u64) -> Option<Refusal> {
@@ -92,6 +100,7 @@ fn large_enough(ask: &Ask, agent: &Agent, _: &Free, _: u64) -> Option<Refusal> {
         cpus: u64::from(agent.cpus()),
         mem_bytes: agent.mem_bytes(),
         gpus: u64::from(agent.gpus()),
+        on_trial: false,
     };
     let (what, asked, has) = shortage(ask, &all)?;
     Some(Refusal::TooSmall { what, asked, has })
@@ -104,6 +113,12 @@ fn not_kept_out(_: &Ask, agent: &Agent, _: &Free, led_ms: u64) -> Option<Refusal
         message: fault.words(),
         left_ms: fault.until_led_ms.saturating_sub(led_ms),
     })
+}
+
+/// A node whose every start may fail costs one task at a time, not as many as it has cpus.
+fn not_on_trial(_: &Ask, agent: &Agent, free: &Free, _: u64) -> Option<Refusal> {
+    let fault = agent.fault().filter(|_| free.on_trial)?;
+    Some(Refusal::OnTrial { step: fault.failure.step.clone(), message: fault.words() })
 }
 
 fn free_enough(ask: &Ask, _: &Agent, free: &Free, _: u64) -> Option<Refusal> {
@@ -159,6 +174,9 @@ impl fmt::Display for Refusal {
             Refusal::KeptOut { step, message, left_ms } => {
                 let left = words::duration(*left_ms);
                 write!(f, "kept out after {step}: {message}; tried again in {left}")
+            }
+            Refusal::OnTrial { step, message } => {
+                write!(f, "had a fault ({step}: {message}): one task tries it first")
             }
             Refusal::Busy { what, asked, free } => {
                 let (asked, free) = (what.amount(*asked), what.amount(*free));

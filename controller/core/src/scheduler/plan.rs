@@ -95,6 +95,7 @@ pub fn plan(ledger: &Ledger, reachable: &BTreeSet<String>, max: usize) -> Plan {
             continue;
         };
         *free = free.without(ask);
+        free.on_trial |= agent.fault().is_some();
         plan.placements.push(placement(job, agent));
         heads.placed(line);
     }
@@ -126,7 +127,7 @@ fn why_where(ledger: &Ledger, reachable: impl Fn(&Agent) -> bool, id: JobId) -> 
     let mut nodes: Vec<NodeVerdict> = ledger
         .agents()
         .map(|agent| {
-            let free = Free::of(agent, ledger.used(agent.id()));
+            let free = Free::of(agent, ledger);
             let refusal = refusal(ask, agent, &free, ledger.led(), reachable(agent));
             let (agent_id, name) = (Arc::clone(agent.id()), agent.name().to_owned());
             NodeVerdict { agent_id, name, free, refusal }
@@ -158,6 +159,7 @@ fn summary(nodes: &[NodeVerdict]) -> String {
     let rank = |node: &NodeVerdict| match &node.refusal {
         None => (0, 0),
         Some(Refusal::Busy { free, .. }) => (1, u64::MAX - free),
+        Some(Refusal::OnTrial { .. }) => (2, 0),
         Some(Refusal::KeptOut { left_ms, .. }) => (2, *left_ms),
         Some(Refusal::Unreachable { .. }) => (3, 0),
         Some(Refusal::TooSmall { asked, has, .. }) => (4, 1_000 - permille(*has, *asked)),

@@ -1,8 +1,8 @@
 //! The scheduler over a real ledger: order, fit, reasons, and the cost of a long queue.
 
 use super::*;
-use crate::ledger::NodeFault;
 use crate::ledger::tests::world::*;
+use crate::ledger::{NodeFault, Outcome};
 use proto::JobId;
 use proto::v1;
 use std::collections::BTreeSet;
@@ -50,7 +50,7 @@ fn every_placement_of_a_plan_is_taken_by_apply() {
     assert!(plan.placements.len() > 4);
     for placement in plan.placements {
         let command = placement.to_command().kind.expect("an assign");
-        assert_eq!(world.apply(command), crate::ledger::Outcome::Assigned);
+        assert_eq!(world.apply(command), Outcome::Assigned);
     }
     for node in [N1, N2] {
         assert!(world.ledger.used(node).cpus <= 8);
@@ -147,6 +147,42 @@ fn a_node_with_a_fault_is_kept_out_and_tried_again() {
     world.pass(1000);
     world.tick();
     assert_eq!(planned(&world), [(job, N1.to_owned())]);
+}
+
+#[test]
+fn a_node_that_had_a_fault_is_tried_with_one_task_first() {
+    let mut world = World::with_node();
+    let first = world.dispatched();
+    let others = [world.submit(), world.submit()];
+    world.refuse(first);
+    world.pass(1000);
+    world.tick();
+    assert_eq!(planned(&world), [(first, N1.to_owned())], "one of three that fit");
+    assert_eq!(world.assign_to(first, N1), Outcome::Assigned);
+    assert!(planned(&world).is_empty(), "its outcome is waited for");
+    let why = "n1 had a fault (cgroup: No space left on device): one task tries it first";
+    assert_eq!(world.task(others[0]).message, why);
+    let early = world.assign_to(others[0], N1);
+    assert!(matches!(early, Outcome::Stale { .. }), "{early:?}");
+    world.start(first);
+    assert_eq!(planned(&world), others.map(|job| (job, N1.to_owned())), "it works again");
+}
+
+#[test]
+fn faults_of_one_moment_count_as_one() {
+    let mut world = World::with_node();
+    let jobs = [world.dispatched(), world.dispatched(), world.dispatched()];
+    for job in jobs {
+        world.refuse(job);
+    }
+    let agent = world.ledger.agent(N1).expect("it is there");
+    assert_eq!(agent.fault().map(|fault| fault.count), Some(1));
+    world.pass(1000);
+    world.tick();
+    assert_eq!(world.assign_to(jobs[0], N1), Outcome::Assigned);
+    world.refuse(jobs[0]);
+    let agent = world.ledger.agent(N1).expect("it is there");
+    assert_eq!(agent.fault().map(|fault| fault.count), Some(2), "tried again in vain");
 }
 
 #[test]

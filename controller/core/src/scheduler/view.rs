@@ -1,6 +1,6 @@
 //! What the nodes have free, as a plan sees it while it fills them.
 
-use crate::ledger::{Agent, Ask, Ledger, Used};
+use crate::ledger::{Agent, Ask, Job, Kind, Ledger};
 use std::collections::BTreeSet;
 
 /// Free resources of a node.
@@ -12,12 +12,17 @@ pub struct Free {
     pub mem_bytes: u64,
     /// GPUs.
     pub gpus: u64,
+    /// The node had a fault, and a task is on its way there that will show whether it works again.
+    pub on_trial: bool,
 }
 
 impl Free {
     /// What is offered and not bound. A node that came back smaller has nothing free.
-    pub fn of(agent: &Agent, used: Used) -> Free {
+    pub fn of(agent: &Agent, ledger: &Ledger) -> Free {
+        let used = ledger.used(agent.id());
+        let under_way = |job: &Job| job.kind() == Kind::Dispatched;
         Free {
+            on_trial: agent.fault().is_some() && ledger.held_by(agent.id()).any(under_way),
             cpus: u64::from(agent.cpus()).saturating_sub(used.cpus),
             mem_bytes: agent.mem_bytes().saturating_sub(used.mem_bytes),
             gpus: u64::from(agent.gpus()).saturating_sub(used.gpus),
@@ -27,6 +32,7 @@ impl Free {
     /// After a placement.
     pub(super) fn without(self, ask: &Ask) -> Free {
         Free {
+            on_trial: self.on_trial,
             cpus: self.cpus.saturating_sub(u64::from(ask.cpus)),
             mem_bytes: self.mem_bytes.saturating_sub(ask.mem_bytes),
             gpus: self.gpus.saturating_sub(u64::from(ask.gpus)),
@@ -45,7 +51,7 @@ impl<'a> View<'a> {
         let nodes = ledger
             .agents()
             .filter(|agent| reachable.contains(&**agent.id()))
-            .map(|agent| (agent, Free::of(agent, ledger.used(agent.id()))))
+            .map(|agent| (agent, Free::of(agent, ledger)))
             .collect();
         View { nodes, led_ms: ledger.led() }
     }
