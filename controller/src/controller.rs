@@ -170,7 +170,7 @@ struct Opened {
 
 fn open(config: &Config, failure: Failure) -> Result<Opened, StartError> {
     let directory = Directory::open(&config.data)?;
-    let (identity, known) = directory.identity()?;
+    let (identity, known) = at_its_place(&directory)?;
     let (snapshots, ledger, meta) = Snapshots::open(wal::Disk::open(&directory.snapshots())?)?;
     let snapshots = Arc::new(snapshots);
     let owner = wal::Identity { cluster_id: identity.cluster_id, owner_id: identity.node_id };
@@ -185,6 +185,19 @@ fn open(config: &Config, failure: Failure) -> Result<Opened, StartError> {
     let failing = failure.clone();
     let store = LogStore::start(log, &recovered, Arc::clone(&snapshots), archive, failing)?;
     Ok(Opened { directory, identity, ledger, meta, snapshots, store, failure })
+}
+
+/// The identity. A directory that is a copy may lack what was acknowledged since it was made: before
+/// anything else is done with it, it gets a generation of its own.
+fn at_its_place(directory: &Directory) -> Result<(Identity, Known), DirectoryError> {
+    if let Some(generation) = directory.settle()? {
+        tracing::warn!(
+            dir = %directory.path().display(), generation,
+            "this data directory is a COPY: it may lack what was acknowledged since it was made. \
+             What waits is held: look, then `docket release`"
+        );
+    }
+    directory.identity()
 }
 
 fn tell(recovered: &wal::Recovered) {

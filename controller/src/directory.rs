@@ -4,13 +4,16 @@
 //! directories 0700, files 0600.
 //! The identity is written as `identity.new` before the log exists and renamed once it does: so a
 //! lost log under a known identity is noticed, and a crash in between is not mistaken for it.
+//! It names the place that the directory had when it served: a copy, a restored backup for one, lies
+//! in another place, and may be older than what was acknowledged.
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 
 /// Why a data directory cannot be used.
@@ -56,8 +59,18 @@ pub struct Identity {
     pub cluster_id: [u8; 16],
     /// This voter.
     pub node_id: u64,
-    /// Of the cluster at bootstrap; a restore opens the next one.
+    /// 1 at bootstrap; a repair and a copy raise it, and the ledger opens a generation for each.
     pub generation: u64,
+    /// Where the directory was when it served last; unknown to directories of before.
+    pub place: Option<Place>,
+}
+
+/// What tells a directory from a copy of it: moving changes neither.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    inode: u64,
+    /// Nanoseconds since 1970; not every file system tells it.
+    born: Option<u64>,
 }
 
 /// A locked directory; the lock ends with the value, or with the process.
@@ -102,6 +115,11 @@ impl Directory {
         Ok(Directory { root, _lock: lock })
     }
 
+    /// `DIR/controller`.
+    pub fn path(&self) -> &Path {
+        &self.root
+    }
+
     /// Where the log is.
     pub fn wal(&self) -> PathBuf {
         self.root.join("wal")
@@ -128,7 +146,8 @@ impl Directory {
         let mut cluster_id = [0; 16];
         getrandom::fill(&mut cluster_id)
             .map_err(|e| failed("draw a random id for", &self.root, io::Error::other(e)))?;
-        let identity = Identity { cluster_id, node_id: 1, generation: 1 };
+        let place = Some(Place::of(&self.root)?);
+        let identity = Identity { cluster_id, node_id: 1, generation: 1, place };
         self.write_identity(&identity, "identity.new")?;
         Ok((identity, Known::New))
     }
@@ -141,6 +160,31 @@ impl Directory {
             sync_directory(&self.root)?;
         }
         Ok(())
+    }
+
+    /// Makes this the place of the directory, durably. If it served in another one it is a copy: in the
+    /// same write its generation is raised, which is given then.
+    pub fn settle(&self) -> Result<Option<u64>, DirectoryError> {
+        let here = Place::of(&self.root)?;
+        let (mut identity, known) = self.identity()?;
+        if identity.place == Some(here) {
+            return Ok(None);
+        }
+        let copied = known == Known::Served && identity.place.is_some_and(|p| p.differs(here));
+        if copied {
+            // The original, or another restore of the same backup, may have counted on: the clock is
+            // beyond what those can have reached, so that no two tokens of them are the same.
+            identity.generation = seconds().max(identity.generation + 1);
+        }
+        identity.place = Some(here);
+        let name = if known == Known::Served { "identity" } else { "identity.new" };
+        match self.write_identity(&identity, name) {
+            Ok(()) => {}
+            Err(error) if copied => return Err(error),
+            // A full disk must not keep it from starting: the next start writes it.
+            Err(error) => tracing::warn!("the place of the directory is not on record: {error}"),
+        }
+        Ok(copied.then_some(identity.generation))
     }
 
     /// Opens the next generation of the cluster, durably: what the log has lost must not be taken
@@ -200,7 +244,10 @@ impl Identity {
     fn to_text(&self) -> String {
         let Identity { node_id, generation, .. } = self;
         let cluster = self.cluster_name();
-        format!("format = 1\ncluster = {cluster}\nnode = {node_id}\ngeneration = {generation}\n")
+        let place = self.place.map_or_else(String::new, |place| place.to_text());
+        format!(
+            "format = 1\ncluster = {cluster}\nnode = {node_id}\ngeneration = {generation}\n{place}"
+        )
     }
 
     fn from_text(text: &str) -> Result<Identity, String> {
@@ -217,8 +264,37 @@ impl Identity {
         }
         let cluster_id = parse_hex(value("cluster")?)
             .ok_or_else(|| "`cluster` is not 32 hexadecimal digits".to_owned())?;
-        Ok(Identity { cluster_id, node_id: number("node")?, generation: number("generation")? })
+        let optional = |key| value(key).ok().map(|_| number(key)).transpose();
+        let born = optional("born")?;
+        let place = optional("inode")?.map(|inode| Place { inode, born });
+        let (node_id, generation) = (number("node")?, number("generation")?);
+        Ok(Identity { cluster_id, node_id, generation, place })
     }
+}
+
+impl Place {
+    /// The number of the device is left out: it may change with every boot.
+    fn of(path: &Path) -> Result<Place, DirectoryError> {
+        let meta = std::fs::metadata(path).map_err(|e| failed("look at", path, e))?;
+        let born = meta.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        let born = born.and_then(|since| u64::try_from(since.as_nanos()).ok());
+        Ok(Place { inode: meta.ino(), born })
+    }
+
+    /// A time of birth that only one of them knows tells nothing.
+    fn differs(self, other: Place) -> bool {
+        let born = self.born.zip(other.born);
+        self.inode != other.inode || born.is_some_and(|(one, two)| one != two)
+    }
+
+    fn to_text(self) -> String {
+        let born = self.born.map_or_else(String::new, |born| format!("born = {born}\n"));
+        format!("inode = {}\n{born}", self.inode)
+    }
+}
+
+fn seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 fn in_use(data: &Path, lock: &mut File) -> DirectoryError {
@@ -292,6 +368,85 @@ mod tests {
         assert_eq!(directory.raise_generation().unwrap(), 2);
         let (second, known) = directory.identity().unwrap();
         assert_eq!((second, known), (Identity { generation: 2, ..first }, Known::Served));
+    }
+
+    /// A directory that has served, and a copy of what its identity says.
+    fn served(data: &Path) -> String {
+        let directory = Directory::open(data).unwrap();
+        directory.identity().unwrap();
+        directory.confirm().unwrap();
+        assert_eq!(directory.settle().unwrap(), None, "it is where it was made");
+        std::fs::read_to_string(data.join("controller/identity")).unwrap()
+    }
+
+    /// Another directory with that identity in it.
+    fn put(identity: &str) -> (tempfile::TempDir, Directory) {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Directory::open(dir.path()).unwrap();
+        std::fs::write(dir.path().join("controller/identity"), identity).unwrap();
+        (dir, directory)
+    }
+
+    #[test]
+    fn a_copy_raises_its_generation_once_and_a_moved_directory_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let identity = served(&dir.path().join("a"));
+        let (_copy, directory) = put(&identity);
+        let raised = directory.settle().unwrap().unwrap();
+        assert!(raised > 1);
+        let (now, known) = directory.identity().unwrap();
+        assert_eq!((now.generation, known), (raised, Known::Served));
+        assert_eq!(directory.settle().unwrap(), None, "once");
+        std::fs::rename(dir.path().join("a"), dir.path().join("b")).unwrap();
+        let moved = Directory::open(&dir.path().join("b")).unwrap();
+        assert_eq!(moved.settle().unwrap(), None);
+    }
+
+    #[test]
+    fn two_restores_of_one_backup_have_generations_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let identity = served(dir.path());
+        let (_first, directory) = put(&identity);
+        let first = directory.settle().unwrap().unwrap();
+        assert_eq!(directory.raise_generation().unwrap(), first + 1);
+        wait_a_second();
+        let (_second, directory) = put(&identity);
+        assert!(directory.settle().unwrap().unwrap() > first);
+    }
+
+    /// Until the clock shows another second.
+    fn wait_a_second() {
+        let begun = seconds();
+        while seconds() == begun {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+
+    #[test]
+    fn an_identity_without_a_place_gets_one_and_so_does_one_that_never_served() {
+        let dir = tempfile::tempdir().unwrap();
+        let identity = served(dir.path());
+        let old: String = identity.lines().take(4).map(|line| format!("{line}\n")).collect();
+        let (_dir, directory) = put(&old);
+        assert_eq!(directory.identity().unwrap().0.place, None);
+        assert_eq!(directory.settle().unwrap(), None);
+        let (now, _) = directory.identity().unwrap();
+        assert_eq!((now.generation, now.place), (1, Some(Place::of(directory.path()).unwrap())));
+        let (copy, directory) = put("");
+        let path = |name: &str| copy.path().join("controller").join(name);
+        std::fs::remove_file(path("identity")).unwrap();
+        std::fs::write(path("identity.new"), &identity).unwrap();
+        assert_eq!(directory.settle().unwrap(), None);
+        let (now, known) = directory.identity().unwrap();
+        assert_eq!((now.generation, known), (1, Known::New));
+    }
+
+    #[test]
+    fn a_birth_that_only_one_side_tells_makes_no_copy() {
+        let place = |inode, born| Place { inode, born };
+        assert!(!place(1, None).differs(place(1, Some(7))));
+        assert!(place(1, Some(8)).differs(place(1, Some(7))));
+        assert!(place(2, Some(7)).differs(place(1, Some(7))));
     }
 
     #[test]

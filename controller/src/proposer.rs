@@ -195,12 +195,12 @@ pub struct ProposerParts {
 }
 
 /// What of the configuration a ledger lacks: all of it, or a generation that was raised since (a
-/// repair of the log). The rest of a cluster that has begun stays as it is.
+/// repair of the log, a copy of the directory). The rest of a cluster that has begun stays as it is.
 fn due(configure: &v1::ConfigureCommand, ledger: &Ledger) -> Option<v1::ConfigureCommand> {
     if ledger.cluster_id().is_empty() {
         return Some(configure.clone());
     }
-    let generation = configure.generation.filter(|raised| *raised > ledger.generation())?;
+    let generation = configure.generation.filter(|raised| *raised > ledger.raised())?;
     Some(v1::ConfigureCommand { generation: Some(generation), ..v1::ConfigureCommand::default() })
 }
 

@@ -422,8 +422,9 @@ impl Pump {
                 lost = lost.map_or(0, |lost| lost.to.0 + 1 - lost.from.0),
                 "this controller's log is OLDER than what it once acknowledged to this node: was an \
                  old copy of its data directory put in place? Jobs that were submitted since are \
-                 forgotten; attempts that the node does not have any more, and whose facts are \
-                 lost, end as vanished: they may have run"
+                 forgotten; what waited is held: look, then `docket release`; attempts that the \
+                 node does not have any more, and whose facts are lost, end as vanished: they may \
+                 have run"
             );
         }
     }

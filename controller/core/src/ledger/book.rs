@@ -3,7 +3,7 @@
 use super::blobs::{Blob, Interned, Spec};
 use super::cause::{Cause, What, Who};
 use super::deferred::{Deferred, Registry};
-use super::ids::Range;
+use super::ids::{Opening, Range};
 use super::index::{Indexes, Place, Used};
 use super::job::Job;
 use super::moves;
@@ -28,6 +28,9 @@ pub struct Ledger {
     pub(super) term_led_ms: u64,
     pub(super) cluster_id: String,
     pub(super) generation: u64,
+    pub(super) raised: u64,
+    /// When a part of the log was found to be lost, in order.
+    pub(super) openings: Vec<Opening>,
     pub(super) next_job_id: JobId,
     /// Ids below it that no job of this log got, in order.
     pub(super) skipped: Vec<Range>,
@@ -95,6 +98,8 @@ impl Default for Ledger {
             term_led_ms: 0,
             cluster_id: String::new(),
             generation: 1,
+            raised: 1,
+            openings: Vec::new(),
             next_job_id: JobId(1),
             skipped: Vec::new(),
             policy: default_policy(),
@@ -155,9 +160,15 @@ impl Ledger {
         &self.cluster_id
     }
 
-    /// The cluster's generation: grows with a restore from a backup.
+    /// The cluster's generation: grows whenever a part of its log is found to be lost.
     pub fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// The highest generation that the identity files of the controllers asked for: what they raise
+    /// it to counts repairs and copies, and knows nothing of generations that a join opened.
+    pub fn raised(&self) -> u64 {
+        self.raised
     }
 
     /// The id the next submit gets.

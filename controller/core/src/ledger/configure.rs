@@ -23,8 +23,10 @@ impl Ledger {
         if let Some(id) = &command.cluster_id {
             self.cluster_id.clone_from(id);
         }
-        if let Some(generation) = command.generation {
-            self.open_generation(generation);
+        if let Some(raised) = command.generation.filter(|raised| *raised > self.raised) {
+            self.raised = raised;
+            // A join that showed an older log may have opened some of which no identity file knows.
+            self.open_generation(raised.max(self.generation + 1), self.next_job_id);
         }
         Ok(Outcome::Configured)
     }
@@ -41,8 +43,8 @@ impl Ledger {
             }
         }
         match command.generation {
-            Some(given) if given < self.generation => {
-                let why = format!("{given} given, it is {} already", self.generation);
+            Some(given) if given < self.raised => {
+                let why = format!("{given} given, {} was given already", self.raised);
                 Err(Rejection::malformed("generation", why))
             }
             _ => Ok(()),

@@ -23,10 +23,10 @@ pub(super) const STDERR_TAIL_MAX: usize = 4096;
 const FAULT_BACKOFF_MS: (u64, u64) = (1_000, 300_000);
 
 /// Who reports, in which session, from which journal.
-struct Reporter {
-    agent: Arc<str>,
-    incarnation: u64,
-    journal: Arc<[u8]>,
+pub(super) struct Reporter {
+    pub agent: Arc<str>,
+    pub incarnation: u64,
+    pub journal: Arc<[u8]>,
 }
 
 /// Whom a fact concerns.
@@ -85,35 +85,22 @@ impl Ledger {
             return None;
         };
         let target = self.locate(&by.agent, &about);
-        if self.is_bygone(&by.agent, fact.seq, &about, &target) {
-            self.forgotten(&about);
-            return None;
-        }
         match target {
+            Target::Unknown if self.is_bygone(&by.agent, fact.seq, &about) => {
+                self.forgotten(&about)
+            }
             Target::Unknown => return self.defer(by, &about, fact),
             target => self.take_located(by, &about, target, fact),
         }
         None
     }
 
-    /// A fact of the part that this log forgot, if it is an older copy. A job of that id may be here
-    /// all the same: another one, for ids are given again.
-    fn is_bygone(&self, agent: &str, seq: u64, about: &About, target: &Target) -> bool {
-        let Some(bygone) = self.agents.get(agent).and_then(|agent| agent.bygone) else {
-            return false;
-        };
-        let later = |id| {
-            let grant = self.jobs.job(id).and_then(|job| job.grant());
-            grant.is_some_and(|grant| grant.order > bygone.order)
-        };
-        // A restore that says so begins a new generation: tokens tell its jobs from the old ones.
-        seq < bygone.below.0
+    /// What an agent that is new here tells of jobs that it had from another log. It proves nothing
+    /// about this one, so no generation tells its tokens from those of this log.
+    fn is_bygone(&self, agent: &str, seq: u64, about: &About) -> bool {
+        let bygone = self.agents.get(agent).and_then(|agent| agent.bygone);
+        bygone.is_some_and(|bygone| seq < bygone.below.0)
             && about.token.generation >= self.generation
-            && match target {
-                Target::Unknown => true,
-                Target::Ours(id) => later(*id),
-                Target::Closed(..) | Target::Adopt(_) | Target::NoOp => false,
-            }
     }
 
     /// Its keeper remembers that attempt and would not run it again: no job of this log may use it.
@@ -140,7 +127,7 @@ impl Ledger {
                 return;
             }
             Target::Adopt(id) => {
-                self.adopt(by, about, id);
+                self.adopt(by, about.token, id);
                 id
             }
             Target::NoOp | Target::Unknown => return,
@@ -164,6 +151,11 @@ impl Ledger {
         }
         if !self.gave(id) {
             return Target::Unknown;
+        }
+        if self.is_of_lost_part(id, token.generation) && !self.granted(id, agent, token.generation)
+        {
+            self.counters.unknown_attempt += 1;
+            return Target::NoOp;
         }
         let Some(job) = self.jobs.job(id) else {
             self.counters.evicted += 1;
@@ -197,6 +189,12 @@ impl Ledger {
         Target::Ours(id)
     }
 
+    /// Whether this ledger gave the job's newest attempt to that agent, with such a token.
+    pub(super) fn granted(&self, id: JobId, agent: &str, generation: u64) -> bool {
+        let grant = self.jobs.job(id).and_then(|job| job.grant());
+        grant.is_some_and(|grant| *grant.agent == *agent && grant.generation == generation)
+    }
+
     /// A known job, and an attempt of which the ledger has no assignment. One of an older
     /// generation was assigned in a log that a restore cut off: no Assign for it can come.
     fn unassigned(&mut self, about: &About, id: JobId) -> Target {
@@ -219,7 +217,7 @@ impl Ledger {
 
     /// Makes the reporter's attempt the job's present one (design 4, restore). Order 0: older than
     /// any join, so that the next manifest judges it.
-    fn adopt(&mut self, by: &Reporter, about: &About, id: JobId) {
+    pub(super) fn adopt(&mut self, by: &Reporter, token: v1::Token, id: JobId) {
         let Some(ask) = self.jobs.job(id).map(|job| Arc::clone(&job.spec.ask)) else { return };
         let newest = self.agents.get(&by.agent).map(|agent| agent.incarnation());
         let grant = Grant {
@@ -227,7 +225,7 @@ impl Ledger {
             incarnation: newest.unwrap_or(by.incarnation),
             journal: Arc::clone(&by.journal),
             order: OrderId(0),
-            generation: about.token.generation,
+            generation: token.generation,
             cpus: ask.cpus,
             mem_bytes: ask.mem_bytes,
             gpus: ask.gpus,
@@ -236,7 +234,7 @@ impl Ledger {
             // Its own lease, if it has one, is not known: only proof of its death counts.
             lease_ms: None,
         };
-        let attempt = about.attempt.attempt;
+        let attempt = token.attempt;
         let what = What::Adopted { agent: Arc::clone(&by.agent), attempt };
         let cause = self.cause(Who::Agent(Arc::clone(&by.agent)), what);
         self.update(id, |job| job.state = State::Queued);

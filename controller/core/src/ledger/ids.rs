@@ -6,7 +6,7 @@ use super::book::Ledger;
 use super::cause::{What, Who};
 use super::job::Job;
 use super::state::{Kind, State};
-use proto::JobId;
+use proto::{JobId, OrderId, v1};
 
 /// Ids that a new generation leaves out: more than a log can have given since its last copy.
 pub const IDS_PER_GENERATION: u64 = 1_000_000;
@@ -15,8 +15,31 @@ pub const IDS_PER_GENERATION: u64 = 1_000_000;
 /// word must not cost more than a few pages.
 const SKIP_MAX: u64 = 16_000_000;
 
+/// A part of the log was found to be lost, and a generation was opened for what comes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Opening {
+    /// Jobs with an id from here on were submitted after the loss: what an older token says of such
+    /// an id is about a job of the lost part.
+    pub first: JobId,
+    pub generation: u64,
+    /// Order id of the command that opened it.
+    pub order: OrderId,
+}
+
 /// Ids from the first up to, not including, the second.
 pub(super) type Range = (JobId, JobId);
+
+impl Opening {
+    pub fn freeze(&self) -> v1::ImageOpening {
+        let Opening { first, generation, order } = *self;
+        v1::ImageOpening { first: first.0, generation, order: order.0 }
+    }
+
+    pub fn thaw(image: &v1::ImageOpening) -> Opening {
+        let (first, order) = (JobId(image.first), OrderId(image.order));
+        Opening { first, generation: image.generation, order }
+    }
+}
 
 impl Job {
     /// Whether it is held since a part of the log was lost: it may have run in that part.
@@ -48,14 +71,20 @@ impl Ledger {
         self.drainable.extend(self.deferred.jobs_below(to));
     }
 
-    /// A part of the log is gone (restore, repair): its ids are left out, and what waits is held, for
-    /// the lost part may have given it to a node and heard of its end (P6).
-    pub(super) fn open_generation(&mut self, generation: u64) {
-        if generation > self.generation {
-            self.skip_ids(JobId(self.next_job_id.0 + IDS_PER_GENERATION - 1));
-            self.hold_what_waits();
-        }
+    /// Whether a token of that generation, with this id, speaks of a job of a lost part: the job that
+    /// has the id here is another one.
+    pub(super) fn is_of_lost_part(&self, id: JobId, generation: u64) -> bool {
+        self.openings.iter().any(|o| id >= o.first && generation < o.generation)
+    }
+
+    /// A part of the log is gone (restore, repair, an older copy): its ids are left out, and what waits
+    /// is held, for the lost part may have given it to a node and heard of its end (P6). Jobs from
+    /// `first` on were submitted after the loss.
+    pub(super) fn open_generation(&mut self, generation: u64, first: JobId) {
         self.generation = generation;
+        self.openings.push(Opening { first, generation, order: self.order });
+        self.skip_ids(JobId(self.next_job_id.0 + IDS_PER_GENERATION - 1));
+        self.hold_what_waits();
         // No Assign of an older one can come any more: such facts may be adopted now.
         self.drainable.extend(self.deferred.jobs_below(self.next_job_id));
     }

@@ -3,6 +3,7 @@
 
 use super::book::{Counters, Ledger};
 use super::deferred::Deferred;
+use super::ids::Opening;
 use super::image_parts::{ImageWriter, agent_image, deferred_image, user_image};
 use super::table::{Slot, Table};
 use prost::Message as _;
@@ -51,6 +52,8 @@ impl Ledger {
             term_led_ms: self.term_led_ms,
             cluster_id: self.cluster_id.clone(),
             generation: self.generation,
+            raised: self.raised,
+            openings: self.openings.iter().map(Opening::freeze).collect(),
             next_job_id: self.next_job_id.0,
             skipped: self
                 .skipped

@@ -77,9 +77,8 @@ pub(super) fn agent_image(agent: &Agent) -> v1::ImageAgent {
             to: lost.to.0,
             unjudged: lost.unjudged,
         }),
-        bygone: agent
-            .bygone
-            .map(|bygone| v1::ImageBygone { below: bygone.below.0, order: bygone.order.0 }),
+        bygone: agent.bygone.map(|bygone| bygone.freeze()),
+        ids_then: agent.ids_then.map(|id| id.0),
     }
 }
 

@@ -6,7 +6,7 @@ use super::memory::Edits;
 use super::node::{Agent, Bygone, FactsLost, Session};
 use super::outcome::{Outcome, Rejection};
 use prost::Message as _;
-use proto::{OrderId, Seq, v1};
+use proto::{JobId, OrderId, Seq, v1};
 use std::sync::Arc;
 
 /// Agents the ledger keeps: ten times the largest clusters in use; each is about 1 KiB.
@@ -34,9 +34,25 @@ impl Ledger {
         } else if self.agents.len() >= AGENTS_MAX {
             return Err(Rejection::TooManyAgents { limit: AGENTS_MAX as u64 });
         }
+        if let Some(first) = self.shown_loss(join, &journal) {
+            self.open_generation(self.generation + 1, first);
+        }
         self.enter_session(join, journal);
         self.prove_rebooted(&join.agent_id);
         Ok(Outcome::AgentUp)
+    }
+
+    /// A journal of which a log acknowledged more than this one ever took: it is an older copy of that
+    /// one. Gives the first id that may have been given twice, unless a generation was opened for this
+    /// loss already. A log cannot become older within a term.
+    fn shown_loss(&self, join: &v1::Join, journal: &[u8]) -> Option<JobId> {
+        let known = self.agents.get(join.agent_id.as_str())?;
+        let heard = known.bygone.map_or(known.high, |bygone| bygone.acked.max(known.high));
+        if *known.journal != *journal || join.acked_seq <= heard.0 {
+            return None;
+        }
+        let opened = self.openings.last().is_some_and(|opening| opening.order > known.up_order);
+        known.ids_then.filter(|_| !opened)
     }
 
     fn enter_session(&mut self, join: &v1::Join, journal: Arc<[u8]>) {
@@ -68,6 +84,7 @@ impl Ledger {
             confirms,
             facts_lost,
             bygone,
+            ids_then: None,
         };
         self.agents.insert(id, agent);
     }
@@ -96,7 +113,8 @@ fn standing(known: Option<&Agent>, join: &v1::Join, journal: &[u8]) -> (Seq, Opt
     }
 }
 
-/// What an older log must not take for news of its own jobs.
+/// How far another log acknowledged this journal. What that says of jobs without an older token is no
+/// news of this log's own.
 fn bygone(
     known: Option<&Agent>,
     join: &v1::Join,
@@ -109,7 +127,7 @@ fn bygone(
     }
     // An agent id that is new here over a journal of others proves nothing about this log.
     let order = if known.is_some() { order } else { OrderId(0) };
-    Some(Bygone { below: Seq(join.next_seq), order })
+    Some(Bygone { below: Seq(join.next_seq), acked: Seq(join.acked_seq), order })
 }
 
 fn well_formed(join: Option<&v1::Join>) -> Result<&v1::Join, Rejection> {

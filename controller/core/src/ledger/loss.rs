@@ -43,6 +43,10 @@ impl Ledger {
         self.term = command.term;
         self.leader = command.leader;
         self.term_led_ms = self.led_ms;
+        let next = self.next_job_id;
+        self.agents.values_mut().for_each(|agent| {
+            agent.ids_then.get_or_insert(next);
+        });
         let why: Arc<str> = "the leader changed; its node has not been heard since".into();
         if Mutant::TermKeepsRunning.active() {
             return Outcome::TermStarted { count: 0 };

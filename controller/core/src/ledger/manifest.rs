@@ -5,6 +5,7 @@ use super::assign::stale;
 use super::book::Ledger;
 use super::cause::{Proof, What, Who};
 use super::exit::ExitReason;
+use super::facts::Reporter;
 use super::job::Job;
 use super::node::{DownWhy, Judging, Session};
 use super::outcome::{ManifestOutcome, Outcome, Rejection};
@@ -24,6 +25,8 @@ const STRAYS_MAX: usize = 1000;
 /// What becomes of one item.
 enum Verdict {
     Claim(JobId),
+    /// A job that waits here, given to this agent in a part of the log that is lost.
+    Adopt(JobId),
     Keep,
     Kill,
     Stray,
@@ -107,6 +110,11 @@ impl Ledger {
                 self.claim(page, item, id);
                 outcome.claimed += 1;
             }
+            Verdict::Adopt(id) => {
+                self.adopt_item(page, item, id);
+                self.claim(page, item, id);
+                outcome.claimed += 1;
+            }
             Verdict::Keep => {}
             Verdict::Kill => {
                 self.note_orphan(&page.agent_id, attempt);
@@ -122,7 +130,9 @@ impl Ledger {
 
     fn verdict(&self, agent_id: &str, item: &v1::ManifestItem, attempt: AttemptId) -> Verdict {
         let id = attempt.task.job;
-        if !self.gave(id) {
+        let generation = item.token.map_or(0, |token| token.generation);
+        let lost = self.is_of_lost_part(id, generation) && !self.granted(id, agent_id, generation);
+        if !self.gave(id) || lost {
             return Verdict::Stray;
         }
         let Some(job) = self.job(id) else { return Verdict::Kill };
@@ -133,6 +143,9 @@ impl Ledger {
         }
         if attempt.task != job.task_id() {
             return Verdict::Stray;
+        }
+        if attempt.attempt >= job.attempt() && self.adoptable(job, item, attempt) {
+            return Verdict::Adopt(id);
         }
         if attempt.attempt > job.attempt() {
             return Verdict::Newer;
@@ -147,6 +160,27 @@ impl Ledger {
             Some(grant) if !same_token(grant, item, attempt) => Verdict::Kill,
             Some(_) if item.phase() == Phase::Unspecified => Verdict::Keep,
             Some(_) => Verdict::Claim(id),
+        }
+    }
+
+    /// Whether an attempt was given away in a part of the log that is lost, and its job waits here.
+    fn adoptable(&self, job: &Job, item: &v1::ManifestItem, attempt: AttemptId) -> bool {
+        let token = item.token.filter(|token| token.attempt == attempt.attempt);
+        let waits = job.grant().is_none() && !job.terminal();
+        waits
+            && item.phase() != Phase::Unspecified
+            && token.is_some_and(|token| token.generation < self.generation)
+    }
+
+    fn adopt_item(&mut self, page: &v1::ManifestCommand, item: &v1::ManifestItem, id: JobId) {
+        let Some(agent) = self.agents.get(page.agent_id.as_str()) else { return };
+        let by = Reporter {
+            agent: Arc::clone(&agent.id),
+            incarnation: page.incarnation,
+            journal: Arc::clone(&agent.journal),
+        };
+        if let Some(token) = item.token {
+            self.adopt(&by, token, id);
         }
     }
 

@@ -1,7 +1,7 @@
 //! A node as the ledger knows it: its agent, the session that counts, its journal, its troubles.
 
 use super::memory::Edits;
-use proto::{AttemptId, OrderId, Seq, v1};
+use proto::{AttemptId, JobId, OrderId, Seq, v1};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -22,16 +22,31 @@ pub struct Agent {
     pub(super) confirms: Edits,
     pub(super) facts_lost: Option<FactsLost>,
     pub(super) bygone: Option<Bygone>,
+    /// The next id when the first term since its newest join began. If an older copy of the log was
+    /// put in place since that join, every id below was given before the copy was made.
+    pub(super) ids_then: Option<JobId>,
 }
 
-/// A journal was acknowledged further than this log ever did: it is an older copy, and the jobs that
-/// it forgot gave their ids back.
+/// A journal was acknowledged further than this log ever did: it is an older copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Bygone {
     /// Facts below may be about attempts of the forgotten part.
     pub below: Seq,
-    /// Whatever was assigned after this order is not what they speak of.
+    /// How far it was acknowledged when that was found.
+    pub acked: Seq,
+    /// Order id of the join that found it.
     pub order: OrderId,
+}
+
+impl Bygone {
+    pub fn freeze(&self) -> v1::ImageBygone {
+        v1::ImageBygone { below: self.below.0, order: self.order.0, acked: self.acked.0 }
+    }
+
+    pub fn thaw(image: &v1::ImageBygone) -> Bygone {
+        let (below, acked) = (Seq(image.below), Seq(image.acked));
+        Bygone { below, acked, order: OrderId(image.order) }
+    }
 }
 
 /// Facts of an agent's journal that are gone for good: some log acknowledged them, so the keeper let

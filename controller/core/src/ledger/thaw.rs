@@ -5,6 +5,7 @@ use super::book::{Counters, Ledger};
 use super::cause::{Cause, Proof, What, Who};
 use super::deferred::Deferred;
 use super::exit::ExitReason;
+use super::ids::Opening;
 use super::image::IMAGE_FORMAT;
 use super::image_parts::{kind_code, proof_code, verb_code};
 use super::index::Indexes;
@@ -130,6 +131,9 @@ impl Reader {
         ledger.term_led_ms = head.term_led_ms;
         ledger.cluster_id = head.cluster_id;
         ledger.generation = head.generation;
+        // Images of before had one number for both.
+        ledger.raised = if head.raised == 0 { head.generation } else { head.raised };
+        ledger.openings = head.openings.iter().map(Opening::thaw).collect();
         ledger.next_job_id = JobId(head.next_job_id);
         ledger.skipped = head.skipped.iter().map(|ids| (JobId(ids.from), JobId(ids.to))).collect();
         ledger.policy = head.policy.ok_or_else(|| broken("a head without policy"))?;
@@ -165,9 +169,8 @@ impl Reader {
                 to: Seq(lost.to),
                 unjudged: lost.unjudged,
             }),
-            bygone: image
-                .bygone
-                .map(|bygone| Bygone { below: Seq(bygone.below), order: OrderId(bygone.order) }),
+            bygone: image.bygone.as_ref().map(Bygone::thaw),
+            ids_then: image.ids_then.map(JobId),
         };
         self.ledger.agents.insert(id, agent);
         Ok(())

@@ -2,6 +2,7 @@
 
 use super::{assert_once, let_go, pid_of, running_job, waiting_job};
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use testsuite::patience::{SOON, let_pass, wait_until};
@@ -245,37 +246,108 @@ fn a_leader_that_stood_still_ends_no_job_of_twenty_agents() {
     }
 }
 
-#[test]
-fn a_controller_put_back_to_an_older_copy_gives_its_node_work_and_no_job_anothers_end() {
-    let mut split = Split::start(world!(), Pace::QUICK);
-    let known = running_job(&split.world, &[], "a", 5);
+/// Copies what is in one directory into another, which is there.
+fn copy_into(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").args([&from.join("."), to]).status();
+    assert!(copied.is_ok_and(|status| status.success()), "cp -a");
+}
+
+/// Puts the copy in place of the directory: another directory, as a restore makes it.
+fn restore(copy: &Path, data: &Path) {
+    fs::remove_dir_all(data).and_then(|()| fs::create_dir(data)).expect("the newer one goes");
+    copy_into(copy, data);
+}
+
+/// Puts everything back inside the very same directories, as a snapshot of the file system does.
+fn roll_back(copy: &Path, data: &Path) {
+    let inner = data.join("controller");
+    for entry in fs::read_dir(&inner).expect("it has served") {
+        let path = entry.expect("an entry").path();
+        let gone = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        gone.expect("the newer one goes");
+    }
+    copy_into(&copy.join("controller"), &inner);
+}
+
+/// Jobs behind a blocker when the copy is made; after it some ended and some run, and two more came.
+fn put_back(split: &mut Split, put: fn(&Path, &Path)) {
+    let all = ["-c", &Split::CPUS.to_string()];
+    let known = running_job(&split.world, &all, "a", 5);
+    let [ended, runs, waits] = [("b", &[][..], 6), ("c", &[], 7), ("d", &all, 8)]
+        .map(|(name, options, code)| waiting_job(&split.world, options, name, code));
     let dir = split.world.dir().to_owned();
     let (data, copy) = (dir.join("controller"), dir.join("controller.older"));
-    let (status, _) = split.controller.terminate(SOON);
-    assert!(status.success(), "{status}");
-    let copied = Command::new("cp").arg("-a").args([&data, &copy]).status();
-    assert!(copied.is_ok_and(|status| status.success()));
+    let stop = |split: &mut Split| {
+        let (status, _) = split.controller.terminate(SOON);
+        assert!(status.success(), "{status}");
+    };
+    stop(split);
+    fs::create_dir(&copy).expect("room for a copy");
+    copy_into(&data, &copy);
     split.controller_again();
     split.node_is_up();
     let_go(&split.world, "a");
     split.world.must_end(known, End::code(5, "RUN -> EXIT exit-code 5"));
-    let forgotten = running_job(&split.world, &[], "b", 6);
+    split.world.wait_state(runs, "RUN");
     let_go(&split.world, "b");
-    split.world.must_end(forgotten, End::code(6, "RUN -> EXIT exit-code 6"));
+    split.world.must_end(ended, End::code(6, "RUN -> EXIT exit-code 6"));
+    let forgotten = running_job(&split.world, &[], "e", 9);
+    let_go(&split.world, "e");
+    split.world.must_end(forgotten, End::code(9, "RUN -> EXIT exit-code 9"));
+    let alive_still = running_job(&split.world, &[], "f", 10);
 
-    let (status, _) = split.controller.terminate(SOON);
-    assert!(status.success(), "{status}");
-    fs::remove_dir_all(&data).and_then(|()| fs::rename(&copy, &data)).expect("the older copy");
+    stop(split);
+    put(&copy, &data);
     split.controller_again();
     split.node_is_up();
-    split.world.must_end(known, End::code(5, "-> EXIT exit-code 5"));
-    let nodes = split.world.ok(&["nodes", "-o", "json"]);
-    assert!(nodes.contains("log is older than what it once acknowledged"), "{nodes}");
-    let fresh = running_job(&split.world, &[], "c", 7);
-    assert!(fresh > forgotten, "{fresh} was given before");
-    let_go(&split.world, "c");
-    split.world.must_end(fresh, End::code(7, "RUN -> EXIT exit-code 7"));
-    for name in ["a", "b", "c"] {
-        assert_once(&split.world, name);
+    let world = &split.world;
+    world.must_end(known, End::code(5, "-> EXIT exit-code 5"));
+    world.must_end(ended, End::code(6, "-> EXIT exit-code 6"));
+    world.wait_state(runs, "RUN");
+    let told = world.ok(&["explain", &waits.to_string()]);
+    assert!(told.contains("may have run already"), "{told}");
+    for id in [forgotten, alive_still] {
+        let shown = world.docket(&["show", &id.to_string()]);
+        assert_ne!(shown.code, Some(0), "{}", shown.describe());
+        assert!(!shown.err().contains("has ended"), "{}", shown.describe());
     }
+    assert!(alive(pid_of(world, "f")), "nobody may kill what this log forgot");
+    let strays = world.ok(&["nodes", "--strays"]);
+    assert!(strays.contains(&alive_still.to_string()), "{strays}");
+    let nodes = world.ok(&["nodes", "-o", "json"]);
+    assert!(nodes.contains("log is older than what it once acknowledged"), "{nodes}");
+    let fresh = running_job(world, &[], "g", 11);
+    assert!(fresh > alive_still + 1000, "{fresh} was given before");
+    for (name, job, code) in [("c", runs, 7), ("g", fresh, 11)] {
+        let_go(world, name);
+        world.must_end(job, End::code(code, &format!("-> EXIT exit-code {code}")));
+    }
+    // The node is empty for the ledger now: nothing but the hold keeps it back.
+    assert_eq!(world.show(waits)["state"], "PEND");
+    let pid = pid_of(world, "f");
+    let_go(world, "f");
+    wait_until("the forgotten one ended by itself", SOON, || !alive(pid));
+    world.ok(&["release", &waits.to_string()]);
+    let_go(world, "d");
+    world.must_end(waits, End::code(8, "RUN -> EXIT exit-code 8"));
+    for name in ["a", "b", "c", "d", "e", "f", "g"] {
+        assert_once(world, name);
+    }
+}
+
+#[test]
+fn a_controller_put_back_to_an_older_copy_gives_its_node_work_and_no_job_anothers_end() {
+    let mut split = Split::start(world!(), Pace::QUICK);
+    put_back(&mut split, restore);
+    assert!(split.controller.printed().contains("is a COPY"), "{}", split.controller.printed());
+    // It is at home now.
+    split.bounce_controller();
+    assert!(!split.controller.printed().contains("is a COPY"));
+}
+
+#[test]
+fn a_controller_whose_file_system_was_rolled_back_runs_nothing_twice() {
+    let mut split = Split::start(world!(), Pace::QUICK);
+    put_back(&mut split, roll_back);
+    assert!(!split.controller.printed().contains("is a COPY"));
 }

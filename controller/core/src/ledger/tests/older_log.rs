@@ -2,7 +2,9 @@
 
 use super::image::bytes;
 use super::world::*;
-use crate::ledger::{FactsLost, Kind, Ledger, ManifestOutcome, Outcome, Rejection, Session};
+use crate::ledger::{
+    FactsLost, IDS_PER_GENERATION, Kind, Ledger, ManifestOutcome, Outcome, Rejection, Session,
+};
 use proto::v1::{self, ExitKind, Phase, command::Kind as Command, fact};
 use proto::{JobId, Seq};
 
@@ -132,15 +134,20 @@ fn the_mark_is_in_the_image() {
     assert_eq!(bytes(&thawed.freeze()), image);
 }
 
-/// The log forgot job 5 and what came after fact 3; the journal holds all and was acknowledged to 20.
+/// The log forgot all that came after fact 3; the journal holds all of it and was acknowledged to 20.
 fn forgetful() -> (World, JobId) {
     let (mut world, runs, _) = three_facts();
-    let agent = world.ledger.agent(N1).expect("it joined").incarnation();
     world.term(2);
-    let (incarnation, next_seq, acked_seq) = (agent + 1, 21, 20);
-    let join = v1::Join { first_seq: 1, next_seq, acked_seq, ..join(N1, incarnation, "j1") };
-    world.apply(Command::AgentUp(v1::AgentUpCommand { join: Some(join) }));
+    acknowledged_to(&mut world, 20);
     (world, runs)
+}
+
+fn acknowledged_to(world: &mut World, acked_seq: u64) {
+    let incarnation = world.ledger.agent(N1).map_or(1, |agent| agent.incarnation() + 1);
+    let next_seq = acked_seq + 1;
+    let join = v1::Join { first_seq: 1, next_seq, acked_seq, ..join(N1, incarnation, "j1") };
+    let up = v1::AgentUpCommand { join: Some(join) };
+    assert_eq!(world.apply(Command::AgentUp(up)), Outcome::AgentUp);
 }
 
 fn end_of(job: JobId) -> fact::Kind {
@@ -148,22 +155,142 @@ fn end_of(job: JobId) -> fact::Kind {
 }
 
 #[test]
-fn a_new_job_does_not_take_the_end_of_a_forgotten_one_with_its_id() {
-    let (mut world, runs) = forgetful();
-    let reused = world.submit();
+fn a_join_that_shows_an_older_log_holds_what_waits_and_leaves_ids_out() {
+    let (mut world, _, _) = three_facts();
+    let waits = world.submit();
+    world.term(2);
+    let generation = world.ledger.generation();
+    acknowledged_to(&mut world, 20);
+    assert_eq!(world.ledger.generation(), generation + 1);
+    assert_eq!(world.kind(waits), Kind::Held);
+    assert!(world.job(waits).may_have_run());
+    assert!(world.submit().0 > waits.0 + IDS_PER_GENERATION);
+}
+
+#[test]
+fn one_loss_opens_one_generation_however_many_nodes_and_joins_show_it() {
+    let (mut world, _, _) = three_facts();
+    world.node_up(N2, 1, "j2");
+    let early = world.submit();
+    world.term(2);
+    acknowledged_to(&mut world, 20);
+    world.hold(early, true, "look");
+    let generation = world.ledger.generation();
+    // Once more, before its facts have come, and the other node too.
+    world.term(3);
+    acknowledged_to(&mut world, 20);
+    let join = v1::Join { first_seq: 1, next_seq: 9, acked_seq: 8, ..join(N2, 2, "j2") };
+    world.apply(Command::AgentUp(v1::AgentUpCommand { join: Some(join) }));
+    assert_eq!((world.ledger.generation(), world.kind(early)), (generation, Kind::Queued));
+    // Another copy is put in place.
+    world.term(4);
+    acknowledged_to(&mut world, 40);
+    assert_eq!((world.ledger.generation(), world.kind(early)), (generation + 1, Kind::Held));
+}
+
+#[test]
+fn a_join_within_a_term_shows_no_older_log() {
+    let (mut world, _, _) = three_facts();
+    let waits = world.submit();
+    let generation = world.ledger.generation();
+    acknowledged_to(&mut world, 20);
+    assert_eq!((world.ledger.generation(), world.kind(waits)), (generation, Kind::Queued));
+}
+
+#[test]
+fn a_repair_explains_what_the_joins_behind_it_show() {
+    let (mut world, _, _) = three_facts();
+    world.term(2);
+    let raised = Some(world.ledger.raised() + 1);
+    let configure = v1::ConfigureCommand { generation: raised, ..Default::default() };
+    world.apply(Command::Configure(configure));
+    let (generation, fresh) = (world.ledger.generation(), world.submit());
+    acknowledged_to(&mut world, 20);
+    assert_eq!((world.ledger.generation(), world.kind(fresh)), (generation, Kind::Queued));
+}
+
+#[test]
+fn a_repair_is_noticed_though_joins_had_opened_generations_before() {
+    let (mut world, _) = forgetful();
+    let (generation, waits) = (world.ledger.generation(), world.submit());
+    // The identity file has seen one repair; it knows nothing of the generation of the join.
+    let raised = Some(world.ledger.raised() + 1);
+    assert!(raised <= Some(generation));
+    let configure = v1::ConfigureCommand { generation: raised, ..Default::default() };
+    assert_eq!(world.apply(Command::Configure(configure.clone())), Outcome::Configured);
+    assert_eq!((world.ledger.generation(), world.kind(waits)), (generation + 1, Kind::Held));
+    let image = bytes(&world.ledger.freeze());
+    world.ledger = Ledger::thaw(image.iter().cloned()).expect("the image is whole");
+    world.hold(waits, true, "look");
+    world.apply(Command::Configure(configure));
+    assert_eq!((world.ledger.generation(), world.kind(waits)), (generation + 1, Kind::Queued));
+}
+
+#[test]
+fn what_ran_in_the_lost_part_gets_its_true_end_and_what_runs_is_claimed() {
+    let (mut world, _, _) = three_facts();
+    let (ended, runs, told) = (world.submit(), world.submit(), world.submit());
+    world.term(2);
+    acknowledged_to(&mut world, 20);
+    let start = fact::Kind::Start(start_of(told, 1));
+    world.facts_at(N1, 4, vec![end_of(ended), start]);
+    assert_eq!(world.reason(ended), Some(ExitKind::ExitCode));
+    // Of one that runs the start may be gone from the journal.
+    let item = |job| v1::ManifestItem {
+        attempt: Some(attempt_ref(job, 1)),
+        ..world.item(ended, Phase::Running)
+    };
+    let items = vec![item(runs), item(told)];
+    let outcome = judge(&mut world, items);
+    assert_eq!((outcome.claimed, outcome.strays.len(), outcome.kill.len()), (2, 0, 0));
+    assert_eq!([world.kind(runs), world.kind(told)], [Kind::Running; 2]);
+}
+
+#[test]
+fn a_new_job_takes_neither_end_nor_run_of_a_forgotten_one_with_its_id() {
+    let (mut world, _, _) = three_facts();
+    world.term(2);
+    // Submitted before any node came back: ids that the lost part may have given too.
+    let (reused, running) = (world.submit(), world.submit());
+    acknowledged_to(&mut world, 20);
     assert_eq!(lost(&world), None, "all facts are there");
-    let finish = fact::Kind::Finish(world.finish_fact(runs, code(7)));
-    let gone = JobId(reused.0 + 3);
-    let retold = vec![finish, end_of(reused), end_of(gone)];
+    let gone = JobId(running.0 + 3);
+    let retold = vec![end_of(reused), end_of(gone)];
     assert!(matches!(world.facts_at(N1, 4, retold), Outcome::FactsTaken { .. }));
-    assert_eq!(world.reason(runs), Some(ExitKind::ExitCode), "what is known here counts");
+    assert_eq!(world.kind(reused), Kind::Held, "it is another one's end");
+    let item = v1::ManifestItem {
+        attempt: Some(attempt_ref(running, 1)),
+        ..world.item(reused, Phase::Running)
+    };
+    let outcome = judge(&mut world, vec![item]);
+    assert_eq!((outcome.strays.len(), outcome.kill.len(), outcome.claimed), (1, 0, 0));
+    for job in [reused, running] {
+        world.hold(job, true, "look");
+        assert_eq!(world.assign_to(job, N1), Outcome::Assigned);
+    }
+    world.facts_at(N1, 6, vec![end_of(reused), end_of(running)]);
+    assert_eq!(world.kind(reused), Kind::Dispatched, "however often it is told");
+    let again = v1::ManifestItem {
+        attempt: Some(attempt_ref(running, 1)),
+        ..world.item(reused, Phase::Running)
+    };
+    world.term(3);
+    acknowledged_to(&mut world, 20);
+    let outcome = judge(&mut world, vec![again]);
+    assert_eq!((outcome.strays.len(), outcome.kill.len()), (1, 0), "nor is it killed later");
+}
+
+#[test]
+fn an_agent_that_is_new_here_tells_nothing_of_new_jobs() {
+    let (mut world, _, _) = three_facts();
+    let reused = world.submit();
+    let join = v1::Join { first_seq: 1, next_seq: 9, acked_seq: 8, ..join("a9", 1, "j9") };
+    world.apply(Command::AgentUp(v1::AgentUpCommand { join: Some(join) }));
+    let gone = JobId(reused.0 + 3);
+    world.facts_at("a9", 1, vec![end_of(reused), end_of(gone)]);
     assert_eq!(world.ledger.deferred_counts(), (0, 0), "nothing waits for a job of that id");
     assert_eq!(world.job(reused).attempt(), 2, "its keeper has seen attempt 1");
     assert_eq!(world.submit(), JobId(gone.0 + 1), "an id that was given is not given again");
-    judge(&mut world, Vec::new());
-    world.assign_to(reused, N1);
-    world.facts_at(N1, 5, vec![end_of(reused)]);
-    assert_eq!(world.kind(reused), Kind::Dispatched, "however often it is told");
 }
 
 #[test]
@@ -173,7 +300,8 @@ fn the_id_of_a_forgotten_job_that_still_runs_is_not_given_again() {
     let stray = v1::ManifestItem { attempt: Some(attempt_ref(stray, 1)), ..running };
     let outcome = judge(&mut world, vec![running, stray]);
     assert_eq!(outcome.strays.len(), 1);
-    assert_eq!(world.submit(), JobId(41));
+    assert!(world.submit() > JobId(IDS_PER_GENERATION));
+    assert!(!world.ledger.evicted(JobId(40)), "it is not known, and has not ended");
     let image = bytes(&world.ledger.freeze());
     let thawed = Ledger::thaw(image.iter().cloned()).expect("the image is whole");
     assert_eq!(bytes(&thawed.freeze()), image);
