@@ -2,6 +2,7 @@
 //! It never touches the network and never reads a job's output; the journal is its only state.
 //! Begin with `run.rs` (the loop), then `task.rs` (what an attempt goes through) and `guard.rs`.
 
+mod birthplace;
 mod board;
 mod book;
 mod cgroup;

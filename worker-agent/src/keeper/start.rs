@@ -23,7 +23,9 @@ use super::poll::Poll;
 use super::run::{Health, Keeper};
 use super::session::Reapers;
 use super::spawn::{Nofile, Spawner};
-use super::{CGROUP_SWITCH, IDLE_SWITCH, leftover, lock, procfs, recover, status, sys, wire};
+use super::{
+    CGROUP_SWITCH, IDLE_SWITCH, birthplace, leftover, lock, procfs, recover, status, sys, wire,
+};
 
 /// An idle keeper ends after this (design 6).
 const IDLE_MS: u64 = 10_000;
@@ -266,6 +268,9 @@ fn open_journal(
     // Before the journal: a half-started child holds its lock.
     let stragglers =
         recover::settle_stragglers(dir).map_err(doing("children of the last keeper"))?;
+    if let Some(note) = birthplace::settle(dir).map_err(doing("journal.place"))? {
+        log.say(note);
+    }
     let (journal, notes) = Journal::open(&dir.path)?;
     for note in notes {
         log.say(format!("journal: {note}"));

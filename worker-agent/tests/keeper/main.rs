@@ -8,6 +8,7 @@ mod kill;
 mod lease;
 mod limits;
 mod lost;
+mod moved;
 mod pace;
 mod runner;
 mod spawn;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
                 usage::TESTS,
                 crash::TESTS,
                 lost::TESTS,
+                moved::TESTS,
                 client::TESTS,
             ];
             let code = runner::run(&tests.concat());

@@ -49,6 +49,8 @@ pub fn modes() -> Vec<Mode> {
 /// A data directory, its keeper, and this test as its client.
 pub struct World {
     room: tempfile::TempDir,
+    /// Name of the data directory in the room.
+    name: &'static str,
     mode: Mode,
     idle_ms: u64,
     client: Option<Client>,
@@ -104,6 +106,7 @@ impl World {
         }
         World {
             room,
+            name: "data",
             mode,
             idle_ms,
             client: None,
@@ -116,7 +119,14 @@ impl World {
     }
 
     pub fn dir(&self) -> PathBuf {
-        self.room.path().join("data")
+        self.room.path().join(self.name)
+    }
+
+    /// Renames the data directory under whoever lives there.
+    pub fn rename(&mut self, name: &'static str) {
+        let to = self.room.path().join(name);
+        fs::rename(self.dir(), to).unwrap();
+        self.name = name;
     }
 
     /// A path in a directory that every user may write.

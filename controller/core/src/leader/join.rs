@@ -109,7 +109,7 @@ pub(super) fn pong(reign: &mut Reign, turn: &mut Turn<'_>, from: SessionId, answ
     let agent = reign.newcomers.get(&id).map(|n| n.join.agent_id.clone()).unwrap_or_default();
     let reason = format!(
         "agent id {agent} is in use by another process that answers: this data directory is a copy; \
-         remove its agent file to get an id of its own"
+         remove agent.state there to get an id of its own"
     );
     refuse(reign, turn, id, Refusal { reason, fatal: true });
 }
@@ -265,7 +265,9 @@ fn check(ledger: &Ledger, term: u64, join: &Join) -> Result<(), Refusal> {
     let fatal = |reason| Err(Refusal { reason, fatal: true });
     if !join.cluster_id.is_empty() && join.cluster_id != ledger.cluster_id() {
         return fatal(format!(
-            "the agent belongs to cluster {}, this is {}; give it a data directory of its own",
+            "the agent of this data directory belongs to cluster {}, this is {}: give it a data \
+             directory of its own; or, where that cluster is gone for good, remove agent.state there \
+             to join as a new node",
             join.cluster_id,
             ledger.cluster_id()
         ));

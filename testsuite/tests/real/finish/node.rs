@@ -106,7 +106,7 @@ fn a_copy_of_an_agents_directory_is_refused_by_name_and_the_first_is_untouched()
     assert!(matches!(status.code(), Some(code) if code != 0), "{status}");
     let said = clone.printed();
     assert!(said.contains("this data directory is a copy"), "it says what to do: {said}");
-    assert!(said.contains("remove its agent file"), "it says what to do: {said}");
+    assert!(said.contains("remove agent.state"), "it says what to do: {said}");
     split.agent.must_live();
     assert_eq!(split.incarnation(), incarnation, "the first one's session went on");
     assert_eq!(split.world.show(job)["state"], "RUN");
@@ -131,6 +131,59 @@ fn a_copy_that_was_made_before_a_job_began_leaves_that_job_alone() {
     let_go(&split.world, "b");
     split.world.must_end(job, End::code(6, "RUN -> EXIT exit-code 6"));
     assert_once(&split.world, "b");
+}
+
+/// A job with a child in a session of its own: its number, and the pids of both.
+fn job_with_child(world: &World, options: &[&str], name: &str, code: i64) -> (u64, [i32; 2]) {
+    let script = format!(
+        "setsid sh -c 'echo $$ > child.{name}; exec sleep 999' &\n\
+         echo \"$$\" >> started.{name}; while [ ! -e go.{name} ]; do sleep 0.05; done; exit {code}"
+    );
+    let job = world.submit_sh(options, &script);
+    world.wait_state(job, "RUN");
+    let child = world.first_line(&format!("child.{name}")).parse().unwrap();
+    (job, [pid_of(world, name), child])
+}
+
+#[test]
+fn a_copy_without_agent_state_is_a_node_of_its_own_and_ends_nothing_of_the_first() {
+    let split = Split::start(world!(), Pace::QUICK);
+    let (job, pids) = job_with_child(&split.world, &[], "a", 6);
+    copy(&split.agent_data(), &split.world.dir().join("n2"));
+    // As the refusal advises.
+    std::fs::remove_file(split.world.dir().join("n2/agent.state")).unwrap();
+    let mut clone = split.world.agent(split.address(), "n2", 2);
+    split.world.ok(&["run", "--", "true"]);
+    clone.must_live();
+    assert!(pids.iter().all(|pid| alive(*pid)), "{}", split.world.show(job));
+    assert_eq!(split.world.show(job)["state"], "RUN");
+    clone.terminate(SOON);
+    let_go(&split.world, "a");
+    split.world.must_end(job, End::code(6, "RUN -> EXIT exit-code 6"));
+    split.world.must_be_gone(job);
+    assert!(!split.world.tale(job).tells("UNKWN"), "nobody doubted the first one");
+    assert_once(&split.world, "a");
+}
+
+#[test]
+fn a_refused_copy_watches_no_time_limit_of_the_first() {
+    let mut world = world!();
+    world.set("DOCKET_KEEPER_IDLE_MS", "300");
+    let split = Split::start(world, Pace::QUICK);
+    let (job, pids) = job_with_child(&split.world, &["--time", "30s"], "a", 6);
+    split.world.ok(&["suspend", &job.to_string()]);
+    split.world.wait_state(job, "SUSP");
+    copy(&split.agent_data(), &split.world.dir().join("n2"));
+    let mut clone = split.world.agent_unseen(split.address(), "n2", 2);
+    assert!(!clone.ended_within(SOON).success());
+    // It has nothing to stay for.
+    wait_until("the keeper of the copy ends", SOON, || keepers(&split.world) == 1);
+    assert!(pids.iter().all(|pid| alive(*pid)));
+    assert_eq!(split.world.show(job)["state"], "SUSP");
+    split.world.ok(&["resume", &job.to_string()]);
+    let_go(&split.world, "a");
+    split.world.must_end(job, End::code(6, "RUN -> EXIT exit-code 6"));
+    assert_once(&split.world, "a");
 }
 
 #[test]
