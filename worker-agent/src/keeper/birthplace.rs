@@ -147,8 +147,8 @@ mod tests {
         let said = settle(&DataDir::open(&copy).unwrap()).unwrap().unwrap();
         assert!(said.contains("journal.copied-") && said.contains("agent.state"), "{said}");
         assert!(!copy.join("journal").exists() && !copy.join("journal.id").exists());
-        let aside = fs::read_dir(&copy).unwrap().flatten().map(|entry| entry.path());
-        let aside = aside.filter(|path| path.is_dir()).next().unwrap();
+        let mut aside = fs::read_dir(&copy).unwrap().flatten().map(|entry| entry.path());
+        let aside = aside.find(|path| path.is_dir()).unwrap();
         assert_eq!(fs::read_to_string(aside.join("1.wal")).unwrap(), "entries");
         assert_eq!(fs::read_to_string(aside.join("journal.id")).unwrap(), "id");
         assert_eq!(settle(&DataDir::open(&copy).unwrap()).unwrap(), None);

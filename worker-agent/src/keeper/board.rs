@@ -59,6 +59,8 @@ struct Page {
     births: [Birth; BIRTHS_MAX],
     /// Id of the journal of the last keeper, in two halves; 0: none came so far.
     journal: [AtomicU64; 2],
+    /// CLOCK_BOOTTIME in ms since when the directory has another name and no agent knows it; 0: not.
+    renamed_ms: AtomicU64,
 }
 
 /// What the board says of an attempt.
@@ -156,6 +158,17 @@ impl Board {
         let half = |n: usize| u128::from(self.page().journal[n].load(Ordering::Acquire));
         let id = half(0) << 64 | half(1);
         (id != 0).then(|| id.to_be_bytes())
+    }
+
+    /// The directory got another name, and no agent came there since then; `None`: one knows it.
+    pub(crate) fn note_renamed(&self, since_ms: Option<u64>) {
+        self.page().renamed_ms.store(since_ms.unwrap_or(0), Ordering::Release);
+    }
+
+    /// What was noted last.
+    pub(crate) fn renamed(&self) -> Option<u64> {
+        let since_ms = self.page().renamed_ms.load(Ordering::Acquire);
+        (since_ms != 0).then_some(since_ms)
     }
 
     /// Before a child of this attempt is made. Only the spawner calls it.

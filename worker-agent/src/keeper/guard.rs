@@ -174,6 +174,7 @@ impl Guard {
             };
             let now = identity::boottime_ms();
             let fence_in = self.fence(now, &mut log);
+            self.follow(now, &mut log);
             let place = self.place();
             if self.keeper.is_none() {
                 // A keeper started now would serve whatever took the directory's place.
@@ -217,6 +218,22 @@ impl Guard {
         let soon = if lived.is_empty() { u64::MAX } else { FENCE_AGAIN_MS };
         self.fenced.extend(lived);
         next.saturating_sub(now_ms).max(1).min(soon)
+    }
+
+    /// The next keeper is started where the directory is now.
+    fn follow(&mut self, now_ms: u64, log: &mut KeeperLog) {
+        if self.home.follow().is_none() {
+            return;
+        }
+        log.follow(&self.home.path);
+        // A living keeper sees it itself, and whether an agent came there.
+        if self.keeper.is_none() {
+            log.say(format!(
+                "the data directory was moved away: it is now {}",
+                self.home.path.display()
+            ));
+            self.board.note_renamed(Some(now_ms));
+        }
     }
 
     fn place(&self) -> Place {

@@ -31,6 +31,11 @@ impl KeeperLog {
         KeeperLog { path, file, written, who }
     }
 
+    /// The directory has another name.
+    pub(crate) fn follow(&mut self, dir: &Path) {
+        self.path = dir.join("keeper.log");
+    }
+
     /// One line, with UTC time and pid.
     pub(crate) fn say(&mut self, message: impl AsRef<str>) {
         if self.written > FILE_MAX_BYTES {

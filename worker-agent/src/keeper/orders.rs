@@ -122,6 +122,9 @@ impl Keeper {
             self.log.say("a newer client came: the older one is closed");
             self.connections.remove(&id);
         }
+        // It found the directory under the name that it has now.
+        self.look_at_directory();
+        self.board.note_renamed(None);
         if let Some(connection) = self.connections.get_mut(&from) {
             connection.greeted = true;
         }
@@ -197,6 +200,10 @@ impl Keeper {
         let run_file = Path::new(OsStr::from_bytes(&run.run_file));
         if !run_file.is_absolute() || run_file.file_name().is_none() {
             return Err(refusal("order", libc::EBADMSG, "the run file is no absolute path"));
+        }
+        // DIR/runs/JOB/TASK.ATTEMPT: its agent may not know that DIR is elsewhere now.
+        if let Some(data) = run_file.ancestors().nth(3).filter(|data| !self.dir.is_at(data)) {
+            return Err(directory_gone(data));
         }
         self.accepted(key, run, &spec).map(|accepted| (spec, accepted))
     }

@@ -77,15 +77,21 @@ fn stragglers(dir: &DataDir) -> Vec<Stat> {
     let own = procfs::cmdline(std::process::id());
     // Without the descriptors that were handed down.
     let words: Vec<&[u8]> = own.split(|b| *b == 0).take(4).collect();
-    let prefix = [words.join(&0), vec![0]].concat();
+    let begins_with = |count: usize| [words[..count.min(words.len())].join(&0), vec![0]].concat();
+    let (same_path, any_path) = (begins_with(4), begins_with(3));
     let mut found = procfs::all();
     found.retain(|stat| {
-        let ours = stat.pid == std::process::id();
-        !stat.is_zombie()
-            && !ours
-            && procfs::cmdline(stat.pid).starts_with(&prefix)
-            && sees(stat.pid, dir)
-            && !is_of_another(stat.pid, dir)
+        let cmdline = procfs::cmdline(stat.pid);
+        if stat.is_zombie() || stat.pid == std::process::id() || !cmdline.starts_with(&any_path) {
+            return false;
+        }
+        // It may have been started when the directory had another name.
+        let held = held_directories(stat.pid);
+        match held.is_empty() {
+            true => cmdline.starts_with(&same_path) && sees(stat.pid, dir),
+            // A keeper holds its directory, and a child what its keeper holds, or nothing.
+            false => held.contains(&dir.identity),
+        }
     });
     found
 }
@@ -96,17 +102,11 @@ fn sees(pid: u32, dir: &DataDir) -> bool {
     fs::metadata(path).is_ok_and(|m| (m.dev(), m.ino()) == dir.identity)
 }
 
-/// Whether it is the keeper of a directory that was deleted or moved away from this path: that one
-/// still has jobs. It holds a directory, and it is not this one; a child holds its keeper's or none.
-fn is_of_another(pid: u32, dir: &DataDir) -> bool {
-    let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
-    let held: Vec<_> = fds
-        .flatten()
-        .filter_map(|fd| fs::metadata(fd.path()).ok())
-        .filter(fs::Metadata::is_dir)
-        .map(|m| (m.dev(), m.ino()))
-        .collect();
-    !held.is_empty() && !held.contains(&dir.identity)
+/// Device and inode of each directory that it has open.
+fn held_directories(pid: u32) -> Vec<(u64, u64)> {
+    let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
+    let all = fds.flatten().filter_map(|fd| fs::metadata(fd.path()).ok());
+    all.filter(fs::Metadata::is_dir).map(|m| (m.dev(), m.ino())).collect()
 }
 
 /// Processes by the mark in their environment, looked up once and only if somebody asks.

@@ -30,6 +30,10 @@ const LOOK_IDLE_MS: u64 = 5_000;
 /// While something is under way that no descriptor tells of.
 pub(super) const LOOK_BUSY_MS: u64 = 1_000;
 
+/// A renamed directory to which no agent comes is given up after so many times what an idle keeper
+/// stays: ten minutes, for people move directories while their agent is stopped.
+const RENAMED_IDLES: u64 = 60;
+
 /// A start that takes longer is reported, and the node flagged.
 const SPAWN_SLOW_MS: u64 = 10_000;
 
@@ -235,26 +239,62 @@ impl Keeper {
             || !self.batch.is_empty()
             || !self.quiet.is_empty()
             || self.deleted
+            || self.board.renamed().is_some()
             || self.idle_since_ms.is_some();
         self.look_ms = now + if busy { LOOK_BUSY_MS.min(self.idle_ms) } else { LOOK_IDLE_MS };
     }
 
-    fn look_at_directory(&mut self) {
+    pub(super) fn look_at_directory(&mut self) {
+        self.follow_directory();
         let place = self.dir.place();
         if !self.deleted && place != Place::Here {
             self.deleted = true;
             self.listener = None;
-            self.log.say("the data directory was deleted: ends when the last tree has ended");
+            let what = if place == Place::Gone { "deleted" } else { "moved out of reach" };
+            self.log
+                .say(format!("the data directory was {what}: ends when the last tree has ended"));
             self.fence_all();
         }
         // While the agent listens it hears how each job ends, and may order a kill. Without it
         // nobody reaches this keeper again, and its jobs are over for the controller.
-        let heard = self.connections.values().any(|c| c.greeted);
-        if self.deleted && !self.abandoned && place == Place::Gone && !heard {
-            self.abandoned = true;
+        if self.deleted && !self.abandoned && place == Place::Gone && !self.is_heard() {
             self.log.say("no agent can come back to the deleted data directory: ends its jobs");
-            self.kill_all(KillCause::Fenced);
+            self.abandon();
         }
+    }
+
+    /// Under its new name an agent finds this keeper as before. One that was started under the old
+    /// name is a new node, and these jobs are over for its controller: where nobody comes they end.
+    fn follow_directory(&mut self) {
+        let now = identity::boottime_ms();
+        if let Some(old) = self.dir.follow() {
+            let (old, new) = (old.display().to_string(), self.dir.path.clone());
+            self.log.follow(&new);
+            self.log.say(format!(
+                "the data directory was moved away: {old} is now {}, and is served there",
+                new.display()
+            ));
+            self.board.note_renamed(Some(now));
+        }
+        let Some(since_ms) = self.board.renamed().filter(|_| !self.abandoned) else { return };
+        if self.is_heard() {
+            self.board.note_renamed(Some(now));
+        } else if now >= since_ms + self.idle_ms * RENAMED_IDLES {
+            self.log.say("nobody came to the renamed data directory: ends its jobs");
+            self.deleted = true;
+            self.listener = None;
+            self.abandon();
+        }
+    }
+
+    fn is_heard(&self) -> bool {
+        self.connections.values().any(|c| c.greeted)
+    }
+
+    fn abandon(&mut self) {
+        self.abandoned = true;
+        self.fence_all();
+        self.kill_all(KillCause::Fenced);
     }
 
     /// Asks the file system, but not for every order.

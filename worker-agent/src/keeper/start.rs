@@ -17,7 +17,7 @@ use super::cgroup::Slots;
 use super::exits::ExitReader;
 use super::guard::READY;
 use super::identity;
-use super::journal::{Journal, JournalError, hex};
+use super::journal::{Journal, hex};
 use super::log::KeeperLog;
 use super::poll::Poll;
 use super::run::{Health, Keeper};
@@ -36,7 +36,7 @@ enum StartError {
     #[error("{doing}: {source}")]
     Io { doing: &'static str, source: io::Error },
     #[error("{0}; nothing is lost: no job is started or ended while this lasts")]
-    Journal(#[from] JournalError),
+    Journal(String),
     #[error("another keeper has the lock of this directory")]
     Locked,
 }
@@ -59,7 +59,7 @@ pub(super) struct DataDir {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
     Here,
-    /// Moved, or another one took its place: it may be back.
+    /// Somewhere that no path leads to from here: it may be back.
     Away,
     /// Deleted, or emptied: nobody will find what lives here again.
     Gone,
@@ -80,9 +80,38 @@ impl DataDir {
         self.kept.push((name, (meta.dev(), meta.ino())));
     }
 
+    /// Takes the path that leads to it now; gives the old one if that is another. A directory that
+    /// was renamed is the same, and whoever serves it is found there: its socket and its lock lie in
+    /// it.
+    pub(super) fn follow(&mut self) -> Option<PathBuf> {
+        match fs::metadata(&self.path) {
+            Ok(meta) if self.is(&meta) => return None,
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return None,
+            _ => {}
+        }
+        let now = fs::read_link(self.via()).ok()?;
+        // Deleted, or mounted elsewhere: then this is no path to it.
+        let leads_here = fs::metadata(&now).is_ok_and(|meta| self.is(&meta));
+        leads_here.then(|| std::mem::replace(&mut self.path, now))
+    }
+
+    /// A path that leads to it whatever its name is.
+    pub(super) fn via(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
+    }
+
+    /// Whether this path leads to it.
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        fs::metadata(path).is_ok_and(|meta| self.is(&meta))
+    }
+
+    fn is(&self, meta: &fs::Metadata) -> bool {
+        (meta.dev(), meta.ino()) == self.identity
+    }
+
     pub(super) fn place(&self) -> Place {
         match fs::metadata(&self.path) {
-            Ok(meta) if (meta.dev(), meta.ino()) == self.identity => {
+            Ok(meta) if self.is(&meta) => {
                 let lost = !self.kept.is_empty() && !self.kept.iter().any(|it| self.has(it));
                 if lost { Place::Gone } else { Place::Here }
             }
@@ -111,7 +140,7 @@ impl DataDir {
 
     /// The kernel marks the path of what has no name any more.
     fn is_unlinked(&self) -> bool {
-        let link = fs::read_link(format!("/proc/self/fd/{}", self.fd.as_raw_fd()));
+        let link = fs::read_link(self.via());
         link.is_ok_and(|path| {
             path.as_os_str().as_bytes().ends_with(b" (deleted)") && !path.exists()
         })
@@ -271,9 +300,13 @@ fn open_journal(
     if let Some(note) = birthplace::settle(dir).map_err(doing("journal.place"))? {
         log.say(note);
     }
-    let (journal, notes) = Journal::open(&dir.path)?;
+    // Its files are made by path over its life, and the directory may get another name.
+    let via = dir.via();
+    let by_name = |text: String| text.replace(&*via.to_string_lossy(), &dir.path.to_string_lossy());
+    let (journal, notes) =
+        Journal::open(&via).map_err(|e| StartError::Journal(by_name(e.to_string())))?;
     for note in notes {
-        log.say(format!("journal: {note}"));
+        log.say(by_name(format!("journal: {note}")));
     }
     keep_anchors(dir, lock).map_err(doing("data directory"))?;
     Ok((journal, stragglers))

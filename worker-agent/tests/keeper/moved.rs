@@ -4,6 +4,9 @@
 use std::fs;
 use std::path::Path;
 
+use proto::v1::fact;
+use proto::v1::keeper_request::Kind as Request;
+
 use crate::runner::Test;
 use crate::world::{
     Job, Mode, World, exited, is_alive, kill_pid, modes, status_of, wait_for, wait_for_file,
@@ -13,6 +16,10 @@ pub const TESTS: &[Test] = &[
     ("a_copied_journal_is_set_aside_and_no_process_of_the_first_is_touched", copied_journal),
     ("a_journal_without_its_place_is_taken_as_it_is", journal_without_place),
     ("a_directory_that_was_renamed_without_its_keeper_is_no_copy", renamed_without_keeper),
+    ("a_renamed_directory_keeps_its_keeper_and_its_jobs", renamed),
+    ("a_keeper_that_dies_in_a_renamed_directory_comes_back_there", renamed_and_killed),
+    ("the_jobs_of_a_renamed_directory_end_when_nobody_comes", renamed_and_left),
+    ("a_run_for_the_old_name_of_a_directory_is_a_named_node_fault", run_for_old_name),
 ];
 
 /// Files and directories, as `cp -a` has them; no sockets.
@@ -122,5 +129,99 @@ fn renamed_without_keeper() {
         world.connect();
         assert_eq!((&world.welcome.journal_id, set_aside(&world.dir())), (&old, 0));
         assert!(world.phase_of(&job).is_some(), "{mode:?} {}", world.log());
+    }
+}
+
+fn noticed(world: &World) {
+    wait_for("the keeper to notice", || world.log().contains("is now").then_some(()));
+}
+
+fn renamed() {
+    for mode in [Mode::Best, Mode::Nobody] {
+        if !modes().contains(&mode) {
+            continue;
+        }
+        // Before the keeper looked, and after.
+        for waits in [false, true] {
+            let mut world = World::new(mode);
+            let (job, _) = start(&mut world, 1);
+            let keeper = world.welcome.pid;
+            world.rename("elsewhere");
+            if waits {
+                noticed(&world);
+            }
+            world.disconnect();
+            world.connect();
+            assert_eq!(world.welcome.pid, keeper, "{mode:?} {}", world.log());
+            let_go(&world);
+            assert_eq!(status_of(&world.finish_of(&job)), exited(5), "{mode:?} {}", world.log());
+            // And it works on under its new name, whoever takes the old one.
+            fs::create_dir(world.dir().with_file_name("data")).unwrap();
+            assert_eq!(status_of(&world.outcome(&Job::shell(2, "exit 4"))), exited(4));
+            assert!(!world.log().contains("deleted"), "{}", world.log());
+        }
+    }
+}
+
+fn renamed_and_killed() {
+    for mode in modes() {
+        let mut world = World::new(mode);
+        let (job, pids) = start(&mut world, 1);
+        let old = world.welcome.journal_id.clone();
+        world.rename("elsewhere");
+        world.kill_keeper();
+        world.connect();
+        assert_eq!(world.welcome.journal_id, old);
+        assert!(pids.iter().all(|pid| is_alive(*pid)), "{mode:?} {}", world.log());
+        let_go(&world);
+        assert_eq!(status_of(&world.finish_of(&job)), exited(5), "{mode:?} {}", world.log());
+        assert!(!world.log().contains("gone"), "{}", world.log());
+    }
+}
+
+fn renamed_and_left() {
+    for killed in [false, true] {
+        let mut world = World::with_idle(Mode::Best, 20);
+        let (_, pids) = start(&mut world, 1);
+        let (keeper, guard) = (world.welcome.pid, world.guard_pid());
+        world.rename("elsewhere");
+        if killed {
+            world.kill_keeper();
+        }
+        world.disconnect();
+        wait_for("the end of the jobs", || (!pids.iter().any(|p| is_alive(*p))).then_some(()));
+        wait_for("the end of all", || (!is_alive(keeper) && !is_alive(guard)).then_some(()));
+        let said = world.log();
+        assert!(said.contains("nobody came to the renamed data directory"), "{said}");
+    }
+}
+
+fn run_for_old_name() {
+    let mut world = World::new(Mode::Best);
+    let old = world.dir();
+    let mut run = Job::shell(1, "true").to_run(&mut world);
+    world.rename("elsewhere");
+    // Another node may have begun there meanwhile: nothing of this one goes into its directory.
+    for (id, taken) in [(1, false), (2, true)] {
+        if taken {
+            fs::create_dir(&old).unwrap();
+        }
+        run.order_id = world.order_id();
+        run.attempt = Some(Job::shell(id, "true").attempt_ref());
+        world.send(Request::Run(run.clone()));
+        let failure = world.until("a refusal", |world| {
+            world.facts.iter().find_map(|f| match &f.kind {
+                Some(fact::Kind::Refused(refused)) if refused.attempt == run.attempt => {
+                    refused.failure.clone()
+                }
+                Some(fact::Kind::Finish(finish)) if finish.attempt == run.attempt => {
+                    panic!("{:?} {taken}", finish.end)
+                }
+                _ => None,
+            })
+        });
+        assert!(failure.node_fault && failure.step == "data-directory", "{failure:?}");
+        let wanted = format!("{} was deleted or moved away under its agent", old.display());
+        assert!(failure.message.contains(&wanted), "{}", failure.message);
     }
 }
