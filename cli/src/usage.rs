@@ -26,6 +26,7 @@ pub fn words(error: &clap::Error) -> String {
             let allowed = context(error, ContextKind::ValidValue).unwrap_or_default();
             let option = option.unwrap_or_default();
             match value.as_str() {
+                "" if allowed.is_empty() => format!("{option}: it needs a value"),
                 "" => format!("{option}: it needs a value; {allowed}"),
                 value => format!("{option} {value}: it can be {allowed}"),
             }
@@ -149,6 +150,7 @@ mod tests {
         assert_eq!(text, "ID abc: no job id: give a number such as 123");
         let text = refused("docket submit --priority 1001 -- true");
         assert!(text.starts_with("--priority 1001: ") && text.contains("1000"), "{text}");
+        assert_eq!(refused("docket up --data "), "--data: it needs a value");
         let text = refused("docket list -o xml");
         assert!(text.contains("table") && text.contains("jsonl"), "{text}");
     }

@@ -36,7 +36,7 @@ pub fn full(reason: &Reason) -> String {
             format!("start-failed{}", failure.unwrap_or_default())
         }
         _ => {
-            let by = reason.by.as_ref().map(|by| format!(" by {}", escape::line(by)));
+            let by = reason.by.as_ref().map(|by| format!(" by {}", user(by)));
             let status = status.map(|words| format!(" ({words})"));
             format!("{}{}{}", kind_name(kind), by.unwrap_or_default(), status.unwrap_or_default())
         }
@@ -48,6 +48,11 @@ pub fn full(reason: &Reason) -> String {
         text.push_str(&format!(": {}", escape::line(detail)));
     }
     text
+}
+
+/// A user in a sentence. The account `nobody` would read as if there had been none.
+fn user(name: &str) -> String {
+    if name == "nobody" { format!("user {name}") } else { escape::line(name) }
 }
 
 /// The wait status that stands in a reason, if there is one.
@@ -138,7 +143,7 @@ fn asked_for(task: &Task) -> Vec<&'static str> {
 pub fn cancel_beside(task: &Task) -> Option<String> {
     let reason = task.reason.as_ref().map_or(ExitKind::Unspecified, Reason::kind);
     let by = task.cancelled_by.as_ref().filter(|_| task.terminal)?;
-    (reason != ExitKind::Cancelled).then(|| escape::line(by))
+    (reason != ExitKind::Cancelled).then(|| user(by))
 }
 
 fn ended(task: &Task, view: &View) -> String {
@@ -190,6 +195,8 @@ mod tests {
         let cancelled =
             Reason { by: Some("mia".into()), signal: Some(15), ..reason(ExitKind::Cancelled) };
         assert_eq!(full(&cancelled), "cancelled by mia (signal 15 (TERM))");
+        let nobody = Reason { by: Some("nobody".into()), ..reason(ExitKind::Cancelled) };
+        assert_eq!(full(&nobody), "cancelled by user nobody");
         let limit = Reason { code: Some(0), ..reason(ExitKind::TimeLimit) };
         assert_eq!(full(&limit), "time-limit (exit-code 0)");
         assert_eq!(full(&reason(ExitKind::Lost)), "lost");

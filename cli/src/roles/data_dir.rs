@@ -2,7 +2,7 @@
 
 use super::RoleError;
 use std::fs::{DirBuilder, Permissions};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,12 @@ use std::path::{Path, PathBuf};
 pub fn prepare(dir: &Path) -> Result<PathBuf, RoleError> {
     let failed = |why| RoleError::Directory { path: dir.to_owned(), why };
     let dir = std::path::absolute(dir).map_err(failed)?;
-    DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(failed)?;
+    match DirBuilder::new().recursive(true).mode(0o700).create(&dir) {
+        Err(e) if matches!(e.kind(), ErrorKind::AlreadyExists | ErrorKind::NotADirectory) => {
+            return Err(RoleError::NoDirectory { path: dir });
+        }
+        made => made.map_err(failed)?,
+    }
     let meta = std::fs::metadata(&dir).map_err(failed)?;
     let (owner, mode) = (meta.uid(), meta.mode() & 0o777);
     if owner != rustix::process::geteuid().as_raw() {
@@ -70,7 +75,10 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let file = base.path().join("file");
         std::fs::write(&file, "").unwrap();
-        assert!(matches!(prepare(&file), Err(RoleError::Directory { .. })));
+        for path in [file.clone(), file.join("below")] {
+            let error = prepare(&path).unwrap_err().to_string();
+            assert!(error.contains("is not a directory"), "{error}");
+        }
         if rustix::process::geteuid().is_root() {
             let theirs = base.path().join("theirs");
             std::fs::create_dir(&theirs).unwrap();

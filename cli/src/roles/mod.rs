@@ -50,6 +50,12 @@ pub enum RoleError {
         /// Its mode.
         mode: u32,
     },
+    /// A file has the name.
+    #[error("{} is not a directory; give --data a directory of your own", path.display())]
+    NoDirectory {
+        /// Which path.
+        path: PathBuf,
+    },
     /// The directory cannot be used.
     #[error("cannot use {}: {why}; give --data a directory of your own", path.display())]
     Directory {

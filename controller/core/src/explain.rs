@@ -1,9 +1,9 @@
 //! Why a job is in its state, in words: what it waits for, who has not been heard, how it ended.
 
 use crate::ledger::{
-    Agent, DownWhy, ExitReason, Fence, Grant, Job, Ledger, Session, State, Unknown,
+    Agent, DownWhy, ExitReason, Fence, Grant, Job, Ledger, Session, State, Unknown, What,
 };
-use crate::scheduler::{self, NodeVerdict, Why};
+use crate::scheduler::{self, NodeVerdict, Refusal, Why};
 use crate::words;
 use proto::{JobId, v1};
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,13 +69,14 @@ fn intents(ledger: &Ledger, job: &Job) -> Vec<String> {
             false => ("resume", "goes on when"),
         };
         let by = &intent.by.name;
+        let by = words::user(by);
         lines.push(format!("{by} asked to {verb} it; it {done} {node} has been told."));
     }
     if let Some(cancel) = job.cancel() {
         let when = words::time_of_day(cancel.wall_ms);
         lines.push(format!(
             "{} asked to cancel it at {when}; it ends when its node has killed it.",
-            cancel.by.name
+            words::user(&cancel.by.name)
         ));
     }
     if job.state().live_grant().is_some() && job.priority() != job.spec().priority {
@@ -119,17 +120,21 @@ fn queued(ledger: &Ledger, sight: &Sight, job: &Job, answer: &mut v1::ExplainAns
 
 /// What would have to happen for it to start.
 fn outlook(ledger: &Ledger, job: &Job, why: &Why) -> Option<String> {
-    let refused = |node: &&NodeVerdict| node.refusal.as_ref().is_some_and(|r| !r.never());
     if !why.nodes.is_empty()
         && why.nodes.iter().all(|n| n.refusal.as_ref().is_some_and(|r| r.never()))
     {
-        let id = job.id();
+        let (id, instead) = (job.id(), instead(why));
         return Some(format!(
             "No node that has joined can ever run it. It starts if one joins that can; else: docket \
-             cancel {id}, and ask for less."
+             cancel {id}, and ask for {instead}."
         ));
     }
-    let node = why.nodes.iter().find(refused)?;
+    let busy = |node: &&NodeVerdict| matches!(node.refusal, Some(Refusal::Busy { .. }));
+    let away = |node: &&NodeVerdict| matches!(node.refusal, Some(Refusal::Unreachable { .. }));
+    let Some(node) = why.nodes.iter().find(busy) else {
+        let node = why.nodes.iter().find(away)?;
+        return Some(format!("It waits until {} is heard again.", node.name));
+    };
     let holders: Vec<String> =
         ledger.held_by(&node.agent_id).take(5).map(|held| held.id().to_string()).collect();
     match holders.is_empty() {
@@ -140,10 +145,22 @@ fn outlook(ledger: &Ledger, job: &Job, why: &Why) -> Option<String> {
     }
 }
 
+/// What a job that no node can run would have to ask for.
+fn instead(why: &Why) -> &'static str {
+    let refusals = || why.nodes.iter().filter_map(|node| node.refusal.as_ref());
+    if refusals().any(|refusal| matches!(refusal, Refusal::TooSmall { .. })) {
+        "less"
+    } else if refusals().any(|refusal| matches!(refusal, Refusal::Label { .. })) {
+        "a label that a node has"
+    } else {
+        "another node"
+    }
+}
+
 fn node_line(ledger: &Ledger, sight: &Sight, node: &NodeVerdict) -> v1::ExplainNode {
     let agent = ledger.agent(&node.agent_id);
     let cpus = agent.map_or(0, |agent| agent.cpus());
-    let never = node.refusal.as_ref().is_some_and(scheduler::Refusal::never);
+    let never = node.refusal.as_ref().is_some_and(Refusal::never);
     let has = match never {
         true => format!("{cpus} cpus"),
         false => format!("{cpus} cpus, {} free", node.free.cpus),
@@ -152,7 +169,7 @@ fn node_line(ledger: &Ledger, sight: &Sight, node: &NodeVerdict) -> v1::ExplainN
         None => "would take it".to_owned(),
         Some(refusal) => refusal.to_string(),
     };
-    if let (Some(scheduler::Refusal::Unreachable { .. }), Some(silence)) =
+    if let (Some(Refusal::Unreachable { .. }), Some(silence)) =
         (&node.refusal, sight.silence(&node.agent_id))
     {
         why = format!("{why}; last word {} ago", words::duration(silence));
@@ -343,10 +360,10 @@ fn elsewhere(job: &Job) -> String {
         return format!("Then attempt {next} starts once this one is proven dead.");
     }
     let why = match (job.retries(), job.cancel()) {
-        (0, _) => "--retries 0",
+        (0, _) => "it has no retries",
         (_, Some(_)) => "a cancel ends its retries",
         (retries, _) if job.retried() >= retries => "its retries are used up",
-        _ => "--retry-on does not name lost",
+        _ => "its retries are not for lost ones",
     };
     format!("It will not be started elsewhere ({why}).")
 }
@@ -369,7 +386,11 @@ fn ended(ledger: &Ledger, job: &Job, answer: &mut v1::ExplainAnswer) {
     answer.lines.extend(cancel_beside(job, &end.reason));
     if let Some(late) = &end.late {
         let real = words::end(&late.reason, late.status);
-        answer.lines.push(format!("The real end came later and changes nothing: {real}."));
+        let ended_by_us = What::OrphanFound { attempt: job.attempt() };
+        answer.lines.push(match job.causes().iter().any(|cause| cause.what == ended_by_us) {
+            true => format!("Its node came back with it, and docket killed it then: {real}."),
+            false => format!("The real end came later and changes nothing: {real}."),
+        });
     }
     if end.leftover > 0 {
         answer.lines.push(format!("{} of its processes were still alive then.", end.leftover));
@@ -386,7 +407,7 @@ fn ended(ledger: &Ledger, job: &Job, answer: &mut v1::ExplainAnswer) {
 /// Who asked to cancel a job that ended otherwise.
 fn cancel_beside(job: &Job, reason: &ExitReason) -> Option<String> {
     let cancel = job.cancel().filter(|_| !matches!(reason, ExitReason::Cancelled { .. }))?;
-    let (by, when) = (&cancel.by.name, words::time_of_day(cancel.wall_ms));
+    let (by, when) = (words::user(&cancel.by.name), words::time_of_day(cancel.wall_ms));
     Some(match reason.without_word() {
         true => format!("{by} had asked to cancel it at {when}; nobody told what came of that."),
         false => format!("{by} asked to cancel it at {when}, which came too late."),

@@ -1,5 +1,6 @@
 //! Golden explanations: what a person reads for each state.
 
+use crate::ledger::ExitReason;
 use crate::ledger::tests::world::*;
 use crate::{Sight, Word, explain};
 use proto::JobId;
@@ -49,6 +50,51 @@ fn a_job_that_can_never_run_is_told_so() {
 }
 
 #[test]
+fn a_job_that_asks_for_what_no_node_is_or_has_is_not_told_to_ask_for_less() {
+    let mut world = World::with_node();
+    let node = world.submit_spec(v1::JobSpec { node: Some("n9".to_owned()), ..spec() });
+    let labels = [("disk".to_owned(), "fast".to_owned())].into();
+    let label = world.submit_spec(v1::JobSpec { node_labels: labels, ..spec() });
+    let ends = |job| told(&world, &sight(&world, 0), job);
+    assert!(ends(node).ends_with("and ask for another node."), "{}", ends(node));
+    assert!(ends(label).ends_with("and ask for a label that a node has."), "{}", ends(label));
+}
+
+#[test]
+fn a_job_behind_a_silent_node_waits_for_the_node_and_not_for_its_jobs() {
+    let mut world = World::with_node();
+    world.running();
+    let job = world.submit();
+    let text = told(&world, &sight(&world, 40_000), job);
+    assert!(text.ends_with("It waits until n1 is heard again."), "{text}");
+}
+
+#[test]
+fn a_user_named_nobody_is_told_from_nobody() {
+    let mut world = World::with_node();
+    let job = world.running();
+    world.cancel_by(v1::Requester { user: "nobody".to_owned(), ..user("root") }, &[job]);
+    let text = told(&world, &sight(&world, 0), job);
+    assert!(text.contains("user nobody asked to cancel it"), "{text}");
+    let cancelled = ExitReason::Cancelled { by: "nobody".into() };
+    assert_eq!(crate::words::end(&cancelled, None), "cancelled by user nobody");
+}
+
+#[test]
+fn a_tree_that_docket_killed_when_its_agent_came_back_is_told_so() {
+    let mut world = World::with_node();
+    let job = world.running();
+    world.down(N1, 1, DownCause::Rdhup);
+    world.join(N1, 2, "j1");
+    let item = world.item(job, v1::Phase::Running);
+    world.at_join(N1, vec![item]);
+    world.finish(job, End::WaitStatus(15));
+    let text = told(&world, &sight(&world, 0), job);
+    let killed = "Its node came back with it, and docket killed it then: signal 15.";
+    assert!(text.ends_with(killed), "{text}");
+}
+
+#[test]
 fn an_unknown_job_says_who_is_silent_and_when_it_is_decided() {
     let mut world = World::with_node();
     let job = world.running();
@@ -64,7 +110,7 @@ fn an_unknown_job_says_who_is_silent_and_when_it_is_decided() {
          n1 may be cut off and the job alive.\n\
          If n1 comes back, its manifest decides: running again, or its real exit code.\n\
          If not, the job ends as EXIT lost at 22:18:50 UTC (transient_since + 5m00s).\n\
-         It will not be started elsewhere (--retries 0).\n\
+         It will not be started elsewhere (it has no retries).\n\
          mia asked to cancel it at 22:13:50 UTC; it ends when its node has killed it."
     );
 }

@@ -49,6 +49,11 @@ pub(crate) fn time_of_day(wall_ms: u64) -> String {
     format!("{:02}:{:02}:{:02} UTC", s / 3600, s % 3600 / 60, s % 60)
 }
 
+/// A user in a sentence. The account `nobody` would read as if there had been none.
+pub(crate) fn user(name: &str) -> String {
+    if name == "nobody" { format!("user {name}") } else { name.to_owned() }
+}
+
 /// How it ended, in words.
 pub(crate) fn end(reason: &ExitReason, status: Option<u32>) -> String {
     let beside = match status.and_then(WaitEnd::decode) {
@@ -66,7 +71,7 @@ pub(crate) fn end(reason: &ExitReason, status: Option<u32>) -> String {
         ExitReason::ExitCode | ExitReason::Signal => beside,
         ExitReason::TimeLimit => with("its time limit was reached".to_owned()),
         ExitReason::OutOfMemory => with("out of memory".to_owned()),
-        ExitReason::Cancelled { by } => with(format!("cancelled by {by}")),
+        ExitReason::Cancelled { by } => with(format!("cancelled by {}", user(by))),
         ExitReason::AgentDied => "the agent of its node died".to_owned(),
         ExitReason::NodeRebooted => "its node was rebooted".to_owned(),
         ExitReason::Lost => "nobody knew of it until its time was over".to_owned(),

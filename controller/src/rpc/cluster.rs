@@ -103,19 +103,24 @@ impl v1::cluster_server::Cluster for Cluster {
     }
 }
 
-/// Two agents of one name cannot be told apart by `--node` and `%n`: their operator should know.
+/// Agents of one name are told apart by their ids. If two are up, `--node` and `%n` cannot tell them
+/// apart: their operator should know.
 fn note_shared_names(nodes: &mut [v1::Node]) {
-    let mut up: BTreeMap<String, u32> = BTreeMap::new();
-    for node in nodes.iter().filter(|node| node.state == "up") {
-        *up.entry(node.name.clone()).or_default() += 1;
+    let (mut all, mut up) = (BTreeMap::<String, u32>::new(), BTreeMap::<String, u32>::new());
+    for node in nodes.iter() {
+        *all.entry(node.name.clone()).or_default() += 1;
+        *up.entry(node.name.clone()).or_default() += u32::from(node.state == "up");
     }
-    let shared = |node: &v1::Node| up.get(&node.name).is_some_and(|count| *count > 1);
-    for node in nodes.iter_mut().filter(|node| shared(node)) {
-        let more = "another agent has this name: give each its own --name";
-        node.notes = match node.notes.as_str() {
-            "" => more.to_owned(),
-            notes => format!("{notes}; {more}"),
-        };
+    let several = |counts: &BTreeMap<String, u32>, node: &v1::Node| {
+        counts.get(&node.name).is_some_and(|count| *count > 1)
+    };
+    for node in nodes.iter_mut().filter(|node| several(&all, node)) {
+        let mut notes = vec![format!("agent {}", node.agent_id.get(..8).unwrap_or(&node.agent_id))];
+        notes.extend(Some(std::mem::take(&mut node.notes)).filter(|notes| !notes.is_empty()));
+        if several(&up, node) {
+            notes.push("another agent has this name: give each its own --name".to_owned());
+        }
+        node.notes = notes.join("; ");
     }
 }
 
@@ -167,6 +172,7 @@ mod tests {
             name: name.to_owned(),
             state: state.to_owned(),
             notes: notes.to_owned(),
+            agent_id: "0123456789".to_owned(),
             ..v1::Node::default()
         };
         let mut nodes = vec![
@@ -179,6 +185,9 @@ mod tests {
         note_shared_names(&mut nodes);
         let noted: Vec<bool> = nodes.iter().map(|n| n.notes.contains("another agent")).collect();
         assert_eq!(noted, [true, true, true, false, false]);
-        assert!(nodes[1].notes.starts_with("its disk is full: no new jobs; another"));
+        let full = "agent 01234567; its disk is full: no new jobs; another";
+        assert!(nodes[1].notes.starts_with(full), "{}", nodes[1].notes);
+        // One was deleted and another made in its place: only one can get work.
+        assert_eq!([&nodes[3].notes, &nodes[4].notes], ["agent 01234567"; 2]);
     }
 }

@@ -40,7 +40,12 @@ pub fn events(answer: &EventsAnswer, view: &View) -> String {
         Column::new("WHO", Align::Left, 13).shrinking(),
         Column::new("WHAT", Align::Left, 4),
     ]);
-    for event in &answer.events {
+    for (n, event) in answer.events.iter().enumerate() {
+        // The submit is always kept; what is not came right behind it.
+        if n == 1 && answer.truncated {
+            let gap = "(older events are no longer kept)".to_owned();
+            grid.row(vec![String::new(), String::new(), String::new(), gap]);
+        }
         grid.row(vec![
             exact_time(event.wall_ms, view.now_ms, &view.zone),
             event.position.to_string(),
@@ -49,12 +54,8 @@ pub fn events(answer: &EventsAnswer, view: &View) -> String {
         ]);
     }
     // What happened is never cut: a reason at the end of a line is what people look for.
-    let table = grid.render(usize::MAX, |row, _, text| match row {
+    grid.render(usize::MAX, |row, _, text| match row {
         None => paint::bold(text, view),
         Some(_) => text,
-    });
-    if answer.truncated {
-        return table + "older events are no longer kept\n";
-    }
-    table
+    })
 }

@@ -109,7 +109,10 @@ impl Ledger {
         // A retry that waits for a fence goes on waiting; held, it then does not start by itself.
         let held = job.fence().map_or(kind == Kind::Held, |fence| fence.held);
         if !matches!(kind, Kind::Queued | Kind::Held | Kind::Waiting) {
-            let why = "only a job that has not been given to a node can be held or released";
+            let why = match release {
+                false => "a node has it: `docket suspend` stops it",
+                true => "a node has it: `docket resume` lets it go on",
+            };
             return Err(wrong(id, kind, why));
         }
         if held != release {
@@ -147,10 +150,13 @@ impl Ledger {
     fn suspend_one(&mut self, id: JobId, resume: bool, asker: &Asker<'_>) -> Result<(), Rejection> {
         let job = self.owned(id, asker)?;
         if job.state.live_grant().is_none() {
-            let why = "only a job that a node has can be suspended or resumed";
+            let why = match resume {
+                false => "no node has it yet: `docket hold` keeps it from starting",
+                true => "no node has it yet: `docket release` lets it start",
+            };
             return Err(wrong(id, job.kind(), why));
         }
-        if job.cancel().is_some() && !resume {
+        if job.cancel().is_some() {
             return Err(wrong(id, job.kind(), "it is being cancelled"));
         }
         let stopped = job.suspend().map_or_else(|| job.stopped(), |known| !known.resume);

@@ -230,3 +230,23 @@ fn a_priority_may_be_set_as_long_as_a_job_has_not_ended() {
     let waiting = world.waiting();
     assert_eq!(result(&world.prioritise(waiting, 3, "w")), Ok(()));
 }
+
+#[test]
+fn a_refused_edit_names_the_verb_that_helps() {
+    let mut world = World::with_node();
+    let (runs, waits) = (world.running(), world.submit());
+    let answers = [
+        (world.hold(runs, false, "a"), "docket suspend"),
+        (world.hold(runs, true, "b"), "docket resume"),
+        (world.suspend(waits, false, "c"), "docket hold"),
+        (world.suspend(waits, true, "d"), "docket release"),
+    ];
+    for (outcome, verb) in answers {
+        assert!(format!("{outcome:?}").contains(verb), "{outcome:?}");
+    }
+    world.cancel(runs);
+    for resume in [true, false] {
+        let told = format!("{:?}", world.suspend(runs, resume, &format!("e{resume}")));
+        assert!(told.contains("being cancelled"), "{told}");
+    }
+}
