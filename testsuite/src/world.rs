@@ -449,9 +449,16 @@ impl World {
     /// `kill -9` of the process of one role; gone when this returns.
     #[track_caller]
     pub fn kill_role(&self, role: Role) {
-        let victim = self.find(role).unwrap_or_else(|| panic!("no {role:?} process lives"));
+        assert!(self.kill_if_there(role), "no {role:?} process lives");
+    }
+
+    /// The same for one that may have ended by itself. Says whether it was there.
+    #[track_caller]
+    pub fn kill_if_there(&self, role: Role) -> bool {
+        let Some(victim) = self.find(role) else { return false };
         process::kill9(victim.pid);
         wait_until("the killed process is gone", SOON, || !victim.lives());
+        true
     }
 
     /// `kill -9` of every process of the world, jobs included, but that one.

@@ -182,9 +182,9 @@ impl Field<'_> {
         if hits(CONTROLLER) {
             self.controller.kill9();
         }
-        // One that is not there yet is as good as killed.
-        if hits(KEEPER) && self.world.find(Role::Keeper).is_some() {
-            self.world.kill_role(Role::Keeper);
+        if hits(KEEPER) {
+            // One that is not there is as good as killed.
+            self.world.kill_if_there(Role::Keeper);
         }
         let_pass(blow.down, "they are away", || true);
         if hits(CONTROLLER) {
