@@ -38,7 +38,9 @@ fn a_deposed_leader_sends_its_agents_away_and_knows_nobody() {
 fn a_join_that_does_not_belong_here_is_refused_by_name() {
     type Spoil = fn(&mut v1::Join);
     let cases: [(&str, Spoil); 9] = [
-        ("refused for good: the agent belongs to cluster other", |j| j.cluster_id = "other".into()),
+        ("refused for good: the agent of this data directory belongs to cluster other", |j| {
+            j.cluster_id = "other".into()
+        }),
         ("refused for good: the agent has seen generation 2", |j| j.generation = 2),
         ("refused: a leader of term 9 exists", |j| j.term_seen = 9),
         ("refused for good: heartbeat_interval is 10001 ms", |j| j.heartbeat_interval_ms = 10_001),
