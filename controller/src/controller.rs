@@ -17,7 +17,7 @@ use docket_core::leader::LeaderConfig;
 use docket_core::ledger::Ledger;
 use proto::v1;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
@@ -100,6 +100,7 @@ pub struct Controller {
     failure: Failure,
     activity: Activity,
     shutdown: mpsc::Receiver<ShutdownRequest>,
+    snapshots: Weak<Snapshots>,
     _directory: Directory,
 }
 
@@ -135,6 +136,7 @@ pub async fn start(config: Config, sources: Sources) -> Result<Controller, Start
     };
     let (pump, pump_thread) = pump::start(ledger, parts)?;
     let options = node_options(&config, &identity);
+    let held_snapshots = Arc::downgrade(&snapshots);
     let node = Node::start(options, store, pump.clone(), snapshots, meta).await?;
     let role = node.follow(pump.clone(), snapshot_due, failure.clone(), &tasks, &stop_all);
     let parts = ProposerParts {
@@ -153,7 +155,8 @@ pub async fn start(config: Config, sources: Sources) -> Result<Controller, Start
     );
     until_serving(serving, &failure).await?;
     warn_of_differences(&config, &pump).await;
-    let parts = Parts { node, pump, proposer, metrics, tasks, stop_all, failure };
+    let snapshots = held_snapshots;
+    let parts = Parts { node, pump, proposer, metrics, tasks, stop_all, failure, snapshots };
     serve(config, sources, parts, pump_thread, directory)
 }
 
@@ -297,6 +300,7 @@ struct Parts {
     tasks: TaskTracker,
     stop_all: CancellationToken,
     failure: Failure,
+    snapshots: Weak<Snapshots>,
 }
 
 fn serve(
@@ -306,7 +310,7 @@ fn serve(
     pump_thread: std::thread::JoinHandle<()>,
     directory: Directory,
 ) -> Result<Controller, StartError> {
-    let Parts { node, pump, proposer, metrics, tasks, stop_all, failure } = parts;
+    let Parts { node, pump, proposer, metrics, tasks, stop_all, failure, snapshots } = parts;
     let gate = Gate::of_this_process(config.admins.clone());
     let (asked, shutdown) = mpsc::channel(1);
     let listen = sources.tcp.as_ref().map(std::net::TcpListener::local_addr).transpose()?;
@@ -350,6 +354,7 @@ fn serve(
         failure,
         activity,
         shutdown,
+        snapshots,
         _directory,
     })
 }
@@ -406,6 +411,15 @@ impl Controller {
         let joined = tokio::task::spawn_blocking(move || self.pump_thread.join()).await;
         if !matches!(joined, Ok(Ok(()))) {
             tracing::error!("the pump ended in a panic");
+        }
+        // A snapshot that is being written holds the directory's lock: who starts next must get it.
+        let written = async {
+            while self.snapshots.strong_count() > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        if tokio::time::timeout(DRAIN_TIMEOUT, written).await.is_err() {
+            tracing::warn!("a snapshot is still being written; it is left to its fate");
         }
     }
 }
