@@ -9,6 +9,7 @@ use rustix::process::Signal;
 
 use super::identity::{self, ProcessId};
 use super::orders::record;
+use super::procfs;
 use super::run::{After, Keeper};
 use super::session::{Reapers, Snapshot};
 use super::task::{Kill, Stage, Task};
@@ -98,7 +99,8 @@ impl Keeper {
 
     /// SIGTERM to all; stopped ones are thawed to hear it.
     pub(super) fn terminate(&mut self, id: u64, hard_ms: u64) {
-        self.signal_tree(id, &[Signal::TERM, Signal::CONT]);
+        let members = self.members(id);
+        self.ask_to_end(id, members);
         if let Some(task) = self.tasks.get_mut(&id) {
             // After the signal: it is the first thing that a frozen tree hears.
             if let Some(slot) = &task.slot {
@@ -133,9 +135,10 @@ impl Keeper {
             let leftover = self.members(id).len().max(1);
             return self.settle(id, leftover);
         }
-        let begun = self.tasks.get(&id).is_some_and(|task| task.kill.is_some());
-        if !begun {
-            self.terminate(id, now + grace_ms);
+        match self.tasks.get(&id).and_then(|task| task.kill) {
+            None => self.terminate(id, now + grace_ms),
+            Some(kill) if kill.rounds == 0 => self.ask_orphans_to_end(id),
+            Some(_) => {}
         }
         if let Some(Stage::Closing { look_ms, pause_ms, .. }) =
             self.tasks.get_mut(&id).map(|task| &mut task.stage)
@@ -167,10 +170,35 @@ impl Keeper {
         self.signal_tree(id, &[Signal::KILL]);
     }
 
+    /// SIGTERM to each that did not have it yet: to many programs a second one says "at once". One
+    /// that has another name since is another program: a shell's handler swallows what comes
+    /// between fork and exec.
+    fn ask_to_end(&mut self, id: u64, mut members: Vec<ProcessId>) {
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        members.retain(|member| task.asked.insert((*member, procfs::name(member.pid))));
+        self.signal(&members, &[Signal::TERM, Signal::CONT]);
+    }
+
+    /// What was forked while the others were asked, and left behind. A child of one that lives is not
+    /// asked: it may be its clean-up.
+    fn ask_orphans_to_end(&mut self, id: u64) {
+        let members = self.members(id);
+        let lives = |pid| members.iter().any(|member| member.pid == pid);
+        let orphan =
+            |member: &ProcessId| procfs::stat(member.pid).is_some_and(|stat| !lives(stat.parent));
+        let orphans = members.iter().copied().filter(orphan).collect();
+        self.ask_to_end(id, orphans);
+    }
+
     /// Sends these signals, one after the other, to every living member; gives their number.
     pub(super) fn signal_tree(&mut self, id: u64, signals: &[Signal]) -> usize {
         let members = self.members(id);
-        for member in &members {
+        self.signal(&members, signals);
+        members.len()
+    }
+
+    fn signal(&mut self, members: &[ProcessId], signals: &[Signal]) {
+        for member in members {
             // Opened once: both signals reach the same process or none.
             let Ok(Some(fd)) = member.open() else { continue };
             for signal in signals {
@@ -179,14 +207,13 @@ impl Keeper {
                 }
             }
         }
-        members.len()
     }
 
     /// The living processes of a tree.
     pub(super) fn members(&mut self, id: u64) -> Vec<ProcessId> {
         let Some(task) = self.tasks.get_mut(&id) else { return Vec::new() };
         if let Some(slot) = &task.slot {
-            let ids = slot.processes().into_iter().filter_map(super::procfs::stat);
+            let ids = slot.processes().into_iter().filter_map(procfs::stat);
             let ids: Vec<ProcessId> = ids
                 .filter(|stat| !stat.is_zombie())
                 .map(|stat| ProcessId { pid: stat.pid, start_ticks: stat.start_ticks })

@@ -240,7 +240,9 @@ impl Keeper {
         let Some(task) = self.tasks.get_mut(&id) else { return };
         let now = identity::boottime_ms();
         task.pace = Pace::Going;
-        let give_up_ms = now + task.accepted.kill_grace_ms + GIVE_UP_AFTER_GRACE_MS;
+        // An order may have given it longer than its own grace: its SIGKILL comes first.
+        let hard_ms = task.kill.map_or(0, |kill| kill.next_ms);
+        let give_up_ms = hard_ms.max(now + task.accepted.kill_grace_ms) + GIVE_UP_AFTER_GRACE_MS;
         task.stage = Stage::Closing { finish, give_up_ms, look_ms: now, pause_ms: FIRST_LOOK_MS };
         self.look_at_closing(id, now);
         self.rearm(id);

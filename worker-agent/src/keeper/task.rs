@@ -35,6 +35,8 @@ pub(crate) struct Task {
     pub kill: Option<Kill>,
     /// When an earlier keeper wanted to send the SIGKILL of its sequence; 0: not known.
     pub hard_ms: u64,
+    /// Members that this keeper sent SIGTERM, and what they were called then.
+    pub asked: BTreeSet<(ProcessId, Vec<u8>)>,
     pub slot: Option<Arc<Slot>>,
     /// Sessions that members of the tree were seen in; for trees without slot.
     pub sessions: BTreeSet<u32>,
@@ -175,6 +177,7 @@ impl Task {
             lease: None,
             kill: None,
             hard_ms: 0,
+            asked: BTreeSet::new(),
             slot,
             sessions: BTreeSet::new(),
             scattered: false,

@@ -17,6 +17,8 @@ pub const TESTS: &[Test] = &[
     ("a_tree_that_resists_leaves_nothing_alive", resisting_tree),
     ("a_cancelled_job_is_told_with_its_own_status", cancelled),
     ("what_follows_a_killed_tree_in_its_place_lives", follows_a_kill),
+    ("what_forks_while_its_tree_is_told_to_end_is_told_too", late_fork),
+    ("what_an_order_gives_longer_is_not_told_as_leftover_before", longer_order),
     ("a_background_process_ends_with_its_job", background),
     ("a_cancel_that_comes_too_late_changes_nothing", too_late),
     ("a_cancel_of_a_start_under_way_waits_for_it", cancelled_at_once),
@@ -103,6 +105,44 @@ fn cancelled() {
     let finish = world.finish_of(&plain);
     assert_eq!((status_of(&finish), finish.killed_for), (15, KillCause::Fenced as i32));
     assert!(world.job_processes().is_empty());
+}
+
+/// The child that the handler leaves was not there when SIGTERM went out: it is asked when nobody is
+/// above it any more, long before the grace is over. The one that was there hears SIGTERM once, and
+/// what it starts to clean up is left alone.
+fn late_fork() {
+    for mode in modes() {
+        let mut world = World::new(mode);
+        let (ready, heard) = (world.open_path("ready"), world.open_path("heard"));
+        let text = format!(
+            "sh -c 'trap \"echo >> {heard}\" TERM; touch {ready}; \
+                while [ ! -s {heard} ]; do sleep 0.05; done; sleep 0.5 && echo clean >> {heard}' & \
+             trap 'sleep 999 & exit 7' TERM; while :; do sleep 0.05; done",
+            heard = heard.display(),
+            ready = ready.display()
+        );
+        let job = Job::shell(1, &text);
+        world.run(&job);
+        wait_for_file(&ready);
+        world.kill(&job, KillCause::Cancel, 600_000, None);
+        let finish = world.finish_of(&job);
+        assert_eq!((status_of(&finish), finish.leftover), (exited(7), 0), "{}", world.log());
+        assert_eq!(fs::read(&heard).unwrap(), b"\nclean\n", "{mode:?}");
+    }
+}
+
+fn longer_order() {
+    let mut world = World::new(Mode::Best);
+    let ready = world.open_path("ready");
+    let deaf = format!("trap '' TERM; touch {}; while :; do sleep 1; done", ready.display());
+    let mut job = Job::shell(1, &format!("(trap '' TERM; {deaf}) & trap 'exit 7' TERM; wait"));
+    job.spec.kill_grace_ms = Some(200);
+    world.run(&job);
+    wait_for_file(&ready);
+    // Longer than its own grace and the five seconds after it.
+    world.kill(&job, KillCause::Cancel, 7_000, None);
+    let finish = world.finish_of(&job);
+    assert_eq!((status_of(&finish), finish.leftover), (exited(7), 0), "{}", world.log());
 }
 
 fn background() {

@@ -151,9 +151,11 @@ fn a_time_limit_that_passes_without_a_controller_is_kept_and_told_with_its_own_t
     let mut split = Split::start(world!(), Pace::QUICK);
     let limit = jiff::SignedDuration::from_secs(2);
     let job = running_job(&split.world, &["-t", "2s", "--kill-grace", "1s"], "a", 5);
+    let pid = pid_of(&split.world, "a");
     split.controller.kill9();
     split.world.must_be_gone(job);
-    // Whatever is decided about it from now on is decided late.
+    // Reaped, so its end is written down; whatever is decided about it from now on is decided late.
+    wait_until("its end is written down", SOON, || !Path::new(&format!("/proc/{pid}")).exists());
     let back = jiff::Timestamp::now();
     split.controller_again();
     let task = split.world.wait_end(job);
