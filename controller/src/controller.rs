@@ -17,6 +17,7 @@ use docket_core::leader::LeaderConfig;
 use docket_core::ledger::Ledger;
 use proto::v1;
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, watch};
@@ -104,12 +105,37 @@ pub struct Controller {
     _directory: Directory,
 }
 
+/// The right to be the controller of a data directory: nobody else is it while this lives.
+#[derive(Debug)]
+pub struct Claim(Directory);
+
+/// Takes a data directory for a controller that starts later: what others would see of it, such as
+/// its socket, is put in place behind this only.
+///
+/// # Errors
+/// Who has it, or what the operating system refuses.
+pub fn claim(data: &Path) -> Result<Claim, StartError> {
+    Ok(Claim(Directory::open(data)?))
+}
+
 /// Starts a controller and resolves once it serves. An empty data directory bootstraps itself.
 pub async fn start(config: Config, sources: Sources) -> Result<Controller, StartError> {
     config.check()?;
+    let data = config.data.clone();
+    let claimed = tokio::task::spawn_blocking(move || claim(&data)).await;
+    start_claimed(config, claimed.map_err(io::Error::other)??, sources).await
+}
+
+/// The same on a directory that is claimed already; `config.data` names it.
+pub async fn start_claimed(
+    config: Config,
+    claim: Claim,
+    sources: Sources,
+) -> Result<Controller, StartError> {
+    config.check()?;
     let opened = {
         let (config, failure) = (config.clone(), Failure::default());
-        tokio::task::spawn_blocking(move || open(&config, failure))
+        tokio::task::spawn_blocking(move || open(&config, claim, failure))
             .await
             .map_err(io::Error::other)??
     };
@@ -171,8 +197,8 @@ struct Opened {
     failure: Failure,
 }
 
-fn open(config: &Config, failure: Failure) -> Result<Opened, StartError> {
-    let directory = Directory::open(&config.data)?;
+fn open(config: &Config, claim: Claim, failure: Failure) -> Result<Opened, StartError> {
+    let Claim(directory) = claim;
     let (identity, known) = at_its_place(&directory)?;
     let (snapshots, ledger, meta) = Snapshots::open(wal::Disk::open(&directory.snapshots())?)?;
     let snapshots = Arc::new(snapshots);

@@ -37,7 +37,7 @@ mod clock;
 mod failure;
 
 pub use config::{Config, ConfigError, OnDisconnect, Retention, SnapshotEvery};
-pub use controller::{Controller, SnapshotRefused, StartError, start};
+pub use controller::{Claim, Controller, SnapshotRefused, StartError, claim, start, start_claimed};
 pub use directory::{DirectoryError, wal_dir};
 pub use repair::{Repair, RepairError};
 pub use rpc::{Caller, REASON_KEY, ShutdownRequest, Sources, user_name};

@@ -13,4 +13,4 @@ pub use connect::{Client, default_tcp};
 pub use discover::{Places, Route, SOCKET, default_data_dir, own_link};
 pub use error::{ClientError, result_exit};
 pub use retry::{Backoff, Patience, request_id};
-pub use unix::{bind_in, dial_in};
+pub use unix::{FileId, bind_in, dial_in};

@@ -3,7 +3,7 @@
 //!
 //! What the pipe carries, one line each: `docket is up: …`, `taken`, or `failed CODE WORDS`.
 
-use super::lock::{holder, is_free};
+use super::lock::{Part, holder, is_free};
 use super::{RoleError, data_dir, ending};
 use crate::args::UpArgs;
 use crate::client::{Address, Client, SOCKET, dial_in};
@@ -64,7 +64,7 @@ pub async fn start_in_background(dir: &Path, idle: Duration) -> Result<Backgroun
     let joined = starting.await.map_err(io::Error::other);
     let (dir, said) = joined.map_err(|why| RoleError::System { what: "start a node", why })??;
     match said {
-        Said::Up(_) => Ok(Background::Started { pid: holder(&dir).unwrap_or(0) }),
+        Said::Up(_) => Ok(Background::Started { pid: holder(&dir).pid.unwrap_or(0) }),
         Said::Taken => other_start(&dir).await.map(|()| Background::AlreadyThere),
         Said::Failed(error) => Err(error),
         Said::Nothing => Err(RoleError::Silent { dir, what: "ended without a word" }),
@@ -86,7 +86,7 @@ pub fn start_and_report(dir: &Path, args: &UpArgs, uid: u32) -> Result<String, R
 /// The line about a node that was there before.
 async fn found(dir: &Path, args: &UpArgs, uid: u32) -> Result<String, RoleError> {
     let silent = |why: String| {
-        let pid = holder(dir).map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
+        let pid = holder(dir).pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
         RoleError::NotServing { dir: dir.to_owned(), pid, why }
     };
     other_start(dir).await?;
@@ -238,7 +238,12 @@ impl Report {
     /// It does not.
     pub fn failed(&self, failure: &Failure) {
         match failure {
-            Failure::Role(RoleError::InUse { .. }) => self.tell("taken\n"),
+            // A controller alone is no node: it is refused by name, as in the foreground.
+            Failure::Role(RoleError::InUse { holder, .. })
+                if holder.part != Some(Part::Controller) =>
+            {
+                self.tell("taken\n");
+            }
             other => {
                 let words = crate::render::escape::line(&other.to_string());
                 self.tell(&format!("failed {} {words}\n", other.exit_code()));

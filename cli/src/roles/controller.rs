@@ -3,6 +3,7 @@
 use super::embedded::metrics_at;
 use super::ending::{self, Ending};
 use super::listen::{GRPC, HTTP, Socket, bind, tcp};
+use super::lock::{self, Lock, Part};
 use super::{RoleError, data_dir, logging};
 use crate::args::ControllerArgs;
 use crate::client::Places;
@@ -35,7 +36,9 @@ pub fn controller(places: &Places, args: &ControllerArgs) -> Result<u8, Failure>
     let mut config: ::controller::Config = settings.section("controller")?;
     config.data = data_dir::prepare(&dir)?;
     // Two controllers on one directory: the second must fail before it takes the first one's socket.
-    let lock = super::lock::Lock::take(&config.data)?;
+    lock::stand_alone(&config.data)?;
+    let lock = Lock::take(&config.data, Part::Controller)?;
+    let claim = ::controller::claim(&config.data).map_err(RoleError::from)?;
     let port = tcp(GRPC, &config.listen, true)?;
     let http = bind(HTTP, &settings, &mut config.http)?;
     if let Some(bound) = port.as_ref().and_then(|port| port.local_addr().ok()) {
@@ -58,7 +61,7 @@ pub fn controller(places: &Places, args: &ControllerArgs) -> Result<u8, Failure>
     let served = runtime.block_on(async {
         let mut ending = Ending::watch()?;
         let mut controller = tokio::select! {
-            started = ::controller::start(config, sources) => started?,
+            started = ::controller::start_claimed(config, claim, sources) => started?,
             _ = ending.next() => return Ok(()),
         };
         // Nobody reads it: the controller serves all the same.

@@ -6,7 +6,7 @@ use super::ending::Ending;
 use super::listen::Socket;
 use crate::client::{Client, Patience, request_id};
 use crate::say::{note, print};
-use ::controller::{Controller, Sources};
+use ::controller::{Claim, Controller, Sources};
 use futures::FutureExt;
 use proto::v1::{CancelRequest, ListNodesRequest, ListRequest, StatusRequest, Task};
 use std::net::TcpListener;
@@ -38,6 +38,8 @@ const PAGE: u32 = 10_000;
 pub struct Node {
     /// The controller's section.
     pub controller: ::controller::Config,
+    /// Its directory, taken before the socket was bound.
+    pub claim: Claim,
     /// The agent's section.
     pub agent: worker_agent::Config,
     /// The loopback port, unless it was taken.
@@ -75,7 +77,7 @@ async fn start_and_stop(node: Node, report: Option<&Report>) -> Result<(), RoleE
     let sources =
         Sources { tcp: node.port, http: node.http, unix: Some(node.socket.listener), memory };
     let mut controller = tokio::select! {
-        started = ::controller::start(node.controller, sources) => started?,
+        started = ::controller::start_claimed(node.controller, node.claim, sources) => started?,
         signal = ending.next() => {
             tracing::info!("{signal} before it served: stopped");
             return Ok(());

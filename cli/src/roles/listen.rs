@@ -1,13 +1,12 @@
 //! The addresses of a controller: its socket file, its loopback port, and a link for the session.
 
 use super::RoleError;
-use crate::client::{Places, SOCKET, bind_in, own_link};
+use crate::client::{FileId, Places, SOCKET, bind_in, own_link};
 use crate::config::Settings;
 use crate::say::note;
-use std::fs::Permissions;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -87,26 +86,26 @@ pub struct Socket {
     pub listener: UnixListener,
     /// Where it is.
     pub path: PathBuf,
+    id: FileId,
     link: Option<PathBuf>,
 }
 
 impl Socket {
-    /// Binds the socket of `dir`. `shared` is root's default node, which serves every local user:
+    /// Binds the socket of `dir`; the caller holds every lock of it, for this takes the name from
+    /// whoever has it. `shared` is root's default node, which serves every local user:
     /// its socket lies outside of the closed directory, with a link in it.
     pub fn bind(dir: &Path, shared: bool) -> Result<Socket, RoleError> {
         let inside = dir.join(SOCKET);
         let failed = |why| RoleError::Directory { path: inside.clone(), why };
         if !shared {
-            let listener = bind_in(dir, SOCKET).map_err(failed)?;
-            chmod(&inside, 0o600).map_err(failed)?;
-            return Ok(Socket { listener, path: inside, link: None });
+            let (listener, id) = bind_in(dir, SOCKET, 0o600).map_err(failed)?;
+            return Ok(Socket { listener, path: inside, id, link: None });
         }
         let path = Path::new(PUBLIC_DIR).join(SOCKET);
         let failed_there = |why| RoleError::Directory { path: path.clone(), why };
-        let listener = bind_in(Path::new(PUBLIC_DIR), SOCKET).map_err(failed_there)?;
-        chmod(&path, 0o666).map_err(failed_there)?;
+        let (listener, id) = bind_in(Path::new(PUBLIC_DIR), SOCKET, 0o666).map_err(failed_there)?;
         replace_link(&path, &inside).map_err(failed)?;
-        Ok(Socket { listener, path, link: Some(inside) })
+        Ok(Socket { listener, path, id, link: Some(inside) })
     }
 
     /// Leaves a second name in the session's runtime directory, where the default node is looked
@@ -128,19 +127,24 @@ impl Socket {
 
     /// Removes the names when the node ends in order; what is left behind is replaced anyway.
     pub fn names(&self) -> Names {
-        Names { path: self.path.clone(), link: self.link.clone() }
+        Names { path: self.path.clone(), id: self.id, link: self.link.clone() }
     }
 }
 
 /// The names of a socket, to be removed at the end.
 pub struct Names {
     path: PathBuf,
+    id: FileId,
     link: Option<PathBuf>,
 }
 
 impl Names {
-    /// Removes them. A name that is gone already is what was wanted.
+    /// Removes them, unless they lead to the socket of another that took its place. A name that is
+    /// gone already is what was wanted.
     pub fn remove(&self) {
+        if FileId::of(&self.path).is_ok_and(|now| now != self.id) {
+            return;
+        }
         if let Some(link) = &self.link
             && std::fs::read_link(link).is_ok_and(|target| target == self.path)
         {
@@ -148,10 +152,6 @@ impl Names {
         }
         let _ = std::fs::remove_file(&self.path);
     }
-}
-
-fn chmod(path: &Path, mode: u32) -> io::Result<()> {
-    std::fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
 /// Puts a link where nothing, or an older link or socket, is.
@@ -171,6 +171,7 @@ fn replace_link(target: &Path, link: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_taken_default_port_is_left_out_and_a_taken_wish_is_an_error() {

@@ -16,7 +16,7 @@ pub use agent::agent;
 pub use background::{Background, start_in_background};
 pub use controller::controller;
 pub use data_dir::network_file_system;
-pub use lock::gone;
+pub use lock::{Holder, gone};
 pub use up::up;
 
 use crate::exit;
@@ -26,13 +26,45 @@ use std::path::PathBuf;
 /// Why a part does not start, or had to end.
 #[derive(Debug, thiserror::Error)]
 pub enum RoleError {
-    /// Another node has the directory.
-    #[error("{} is in use: another docket runs there (pid {pid}); docket down ends it", dir.display())]
+    /// Another node, or a controller, has the directory.
+    #[error(
+        "{0} is in use: {holder} runs there; docket down --data {0} ends it, or give --data another \
+         directory",
+        dir.display()
+    )]
     InUse {
         /// The directory.
         dir: PathBuf,
         /// Who has it.
-        pid: String,
+        holder: Holder,
+    },
+    /// The directory is a part of one that is in use.
+    #[error(
+        "{} lies inside {}, where {holder} runs; give --data a directory of its own",
+        dir.display(),
+        outer.display()
+    )]
+    Inside {
+        /// The directory.
+        dir: PathBuf,
+        /// What it lies in.
+        outer: PathBuf,
+        /// Who has that.
+        holder: Holder,
+    },
+    /// A part of the directory is in use as another's.
+    #[error(
+        "{} cannot be used: {holder} runs on {1}, inside of it; docket down --data {1} ends that one",
+        dir.display(),
+        inner.display()
+    )]
+    Around {
+        /// The directory.
+        dir: PathBuf,
+        /// What lies in it.
+        inner: PathBuf,
+        /// Who has that.
+        holder: Holder,
     },
     /// The directory is somebody else's.
     #[error("{} belongs to uid {owner}, not to you: give --data a directory of your own", dir.display())]

@@ -3,8 +3,8 @@
 use super::background::{self, Report};
 use super::embedded::{Node, serve};
 use super::listen::{GRPC, HTTP, Socket, bind};
-use super::lock::Lock;
-use super::{data_dir, ending, logging};
+use super::lock::{self, Lock, Part};
+use super::{RoleError, data_dir, ending, logging};
 use crate::args::{Stage, UpArgs};
 use crate::client::{Places, default_data_dir};
 use crate::config::Settings;
@@ -44,7 +44,10 @@ fn foreground(places: &Places, args: &UpArgs, report: Option<&Report>) -> Result
     let dir = data_dir::prepare(&directory(places, args, &settings)?)?;
     warn_of_network(&dir);
     apply_options(&mut settings, &dir, args)?;
-    let lock = Lock::take(&dir)?;
+    lock::stand_alone(&dir)?;
+    let lock = Lock::take(&dir, Part::Node)?;
+    // Behind it, for up.lock can be removed by hand: whoever is refused from here on has touched nothing.
+    let claim = ::controller::claim(&dir).map_err(RoleError::from)?;
     let mut controller: ::controller::Config = settings.section("controller")?;
     controller.embedded = true;
     let mut agent: worker_agent::Config = settings.section("agent")?;
@@ -59,7 +62,7 @@ fn foreground(places: &Places, args: &UpArgs, report: Option<&Report>) -> Result
     if is_default {
         socket.leave_link(places);
     }
-    let node = Node { controller, agent, port, http, socket, idle_exit: args.idle_exit };
+    let node = Node { controller, claim, agent, port, http, socket, idle_exit: args.idle_exit };
     let runtime = ending::runtime()?;
     let served = runtime.block_on(serve(node, report));
     // Whatever still runs in it must not hold the end up: everything durable is on disk.

@@ -13,6 +13,7 @@
 //! | limits, what enforces them, what was used, ends of memory | `limits.rs` |
 //! | users are kept apart (P10) | `users.rs` |
 //! | stop, start again, second instance, repeated submits (P8) | `service.rs` |
+//! | several on one data directory: one has it, the others are refused by name | `one_directory.rs` |
 //! | a disk without room: refusals by name, true ends, restarts, and on by itself | `disk_full.rs` |
 //! | a real program: ffmpeg | `ffmpeg.rs` |
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a surprise must end the test")]
@@ -25,6 +26,7 @@ mod ffmpeg;
 mod finish;
 mod first_steps;
 mod limits;
+mod one_directory;
 mod outage;
 mod service;
 mod start_failures;
