@@ -1,8 +1,9 @@
-//! The HTTP port: `/metrics` for Prometheus, `/` to say so. It serves loopback peers whose socket
+//! The HTTP port: `/metrics` for Prometheus (in its text form, or as OpenMetrics where asked for), `/` to say so. It serves loopback peers whose socket
 //! belongs to a user that this controller serves (design 5), and refuses what a browser could be
 //! tricked into: a foreign `Host` or `Origin`.
 
-use crate::metrics::{Figures, Live, Queues, text};
+use crate::accept;
+use crate::metrics::{Figures, Form, Live, Queues, text};
 use crate::pump::View;
 use crate::rpc::{Accepted, Gate, Shared, Stranger, of_tcp};
 use futures::StreamExt as _;
@@ -31,9 +32,6 @@ const READ_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Longest head of a request, in bytes.
 const HEAD_MAX_BYTES: usize = 16 * 1024;
-
-/// What Prometheus reads.
-const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 type Answer = Response<Full<Bytes>>;
 
@@ -101,7 +99,7 @@ async fn answer(pages: &Pages, stranger: Option<Stranger>, request: Request<Inco
     }
     let answer = match head.uri.path() {
         "/" => plain(StatusCode::OK, "docket: its metrics are at /metrics"),
-        "/metrics" => metrics(pages).await,
+        "/metrics" => metrics(pages, accept::form(&head.headers)).await,
         other => plain(StatusCode::NOT_FOUND, &format!("no page {other}: there is /metrics")),
     };
     match head.method {
@@ -150,7 +148,7 @@ fn own_host(headers: &HeaderMap) -> Option<&str> {
     (loopback || name.eq_ignore_ascii_case("localhost")).then_some(host)
 }
 
-async fn metrics(pages: &Pages) -> Answer {
+async fn metrics(pages: &Pages, form: Form) -> Answer {
     let Pages { shared, live } = pages;
     // Not linearizable on purpose: a controller without a majority must still say how it is.
     let look = shared.pump.read(|view: View<'_>| Figures::of(&view));
@@ -162,8 +160,12 @@ async fn metrics(pages: &Pages) -> Answer {
         backlog: shared.pump.backlog(),
         disk_full: shared.node.disk_full(),
     };
-    match text(live, &figures, queues) {
-        Ok(text) => page(StatusCode::OK, METRICS_TYPE, text),
+    match text(form, live, &figures, queues) {
+        Ok(text) => {
+            let mut answer = page(StatusCode::OK, form.content_type(), text);
+            answer.headers_mut().insert(header::VARY, HeaderValue::from_static("accept"));
+            answer
+        }
         Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, &format!("metrics: {error}")),
     }
 }

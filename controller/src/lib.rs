@@ -28,6 +28,7 @@ mod proposer;
 
 mod raft;
 
+mod accept;
 mod http;
 mod metrics;
 mod rpc;

@@ -6,9 +6,10 @@ use crate::pump::View;
 use docket_core::leader::NodeState;
 use docket_core::ledger::{Counters, Outcome, StateName};
 use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
@@ -274,9 +275,70 @@ impl Figures {
     }
 }
 
+/// How the metrics are written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// The text form of Prometheus, 0.0.4.
+    Text,
+    /// OpenMetrics 1.0.0, which ends in `# EOF`.
+    OpenMetrics,
+}
+
+impl Form {
+    /// As the answer names it.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Form::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Form::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
 /// The text that `/metrics` answers.
-pub fn text(live: &Live, figures: &Figures, queues: Queues) -> Result<String, std::fmt::Error> {
-    let mut page = Page(Registry::default());
+pub fn text(
+    form: Form,
+    live: &Live,
+    figures: &Figures,
+    queues: Queues,
+) -> Result<String, std::fmt::Error> {
+    let page = page(live, figures, queues);
+    let mut out = String::new();
+    encode(&mut out, &page.registry)?;
+    Ok(match form {
+        Form::OpenMetrics => out,
+        Form::Text => plain(&out, &page.names),
+    })
+}
+
+/// OpenMetrics as the older text form: the samples are the same, but there a type belongs to the
+/// name of the samples, units have no line, and nothing marks the end.
+fn plain(page: &str, names: &[&Name]) -> String {
+    let mut out = String::with_capacity(page.len());
+    for line in page.lines() {
+        let mut words = line.splitn(4, ' ');
+        let head = (words.next(), words.next(), words.next(), words.next());
+        let line = match head {
+            (Some("#"), Some("EOF" | "UNIT"), ..) => continue,
+            (Some("#"), Some(what), Some(family), Some(rest)) => {
+                let kind = names.iter().find(|name| name.family() == family).map(|name| name.kind);
+                let (end, rest) = match (kind, what) {
+                    (Some(Kind::Counter), _) => ("_total", rest),
+                    (Some(Kind::Info), "TYPE") => ("_info", "gauge"),
+                    (Some(Kind::Info), _) => ("_info", rest),
+                    _ => ("", rest),
+                };
+                format!("# {what} {family}{end} {rest}")
+            }
+            _ => line.to_owned(),
+        };
+        out.push_str(&line);
+        out.push('\n');
+    }
+    out
+}
+
+fn page(live: &Live, figures: &Figures, queues: Queues) -> Page {
+    let mut page = Page::default();
     let features = match proto::FEATURES {
         [] => "none".to_owned(),
         some => some.join(","),
@@ -300,9 +362,7 @@ pub fn text(live: &Live, figures: &Figures, queues: Queues) -> Result<String, st
     page.put(&BATCH, live.batch.clone());
     page.gauge(&PROPOSER, queues.proposer);
     page.gauge(&BACKLOG, queues.backlog);
-    let mut out = String::new();
-    encode(&mut out, &page.0)?;
-    Ok(out)
+    page
 }
 
 /// Milliseconds as seconds; exact far beyond any task's life.
@@ -311,39 +371,42 @@ fn seconds(ms: u64) -> f64 {
     ms as f64 / 1000.0
 }
 
-struct Page(Registry);
+#[derive(Default)]
+struct Page {
+    registry: Registry,
+    names: Vec<&'static Name>,
+}
 
 impl Page {
-    fn put(&mut self, name: &Name, metric: impl Metric) {
+    fn put(&mut self, name: &'static Name, metric: impl Metric) {
+        self.names.push(name);
         match name.unit {
-            "" => self.0.register(name.base, name.help, metric),
+            "" => self.registry.register(name.base, name.help, metric),
             unit => {
                 let unit = Unit::Other(unit.to_owned());
-                self.0.register_with_unit(name.base, name.help, unit, metric);
+                self.registry.register_with_unit(name.base, name.help, unit, metric);
             }
         }
     }
 
-    fn gauge(&mut self, name: &Name, value: u64) {
+    fn gauge(&mut self, name: &'static Name, value: u64) {
         self.put(name, ConstGauge::new(value));
     }
 
-    fn counter(&mut self, name: &Name, value: u64) {
+    fn counter(&mut self, name: &'static Name, value: u64) {
         self.put(name, ConstCounter::new(value));
     }
 
-    fn gauges(&mut self, name: &Name, values: impl IntoIterator<Item = (&'static str, u64)>) {
-        let family = Family::<Vec<(&'static str, &'static str)>, Gauge>::default();
-        for (label, value) in values {
-            let value = i64::try_from(value).unwrap_or(i64::MAX);
-            family.get_or_create(&vec![(name.labels, label)]).set(value);
-        }
-        self.put(name, family);
+    fn gauges(
+        &mut self,
+        name: &'static Name,
+        values: impl IntoIterator<Item = (&'static str, u64)>,
+    ) {
+        self.put(name, Sorted { name, values: values.into_iter().collect() });
     }
 
     fn ledger_counts(&mut self, counters: &Counters, (waiting, orphans): (u64, u64)) {
-        let family = Family::<Vec<(&'static str, &'static str)>, Counter>::default();
-        for (why, count) in [
+        let ignored = [
             ("after_end", counters.after_end),
             ("repeated", counters.repeated),
             ("other_attempt", counters.other_attempt),
@@ -351,10 +414,8 @@ impl Page {
             ("evicted", counters.evicted),
             ("malformed", counters.malformed),
             ("unknown_attempt", counters.unknown_attempt),
-        ] {
-            family.get_or_create(&vec![(IGNORED.labels, why)]).inc_by(count);
-        }
-        self.put(&IGNORED, family);
+        ];
+        self.put(&IGNORED, Sorted { name: &IGNORED, values: ignored.into() });
         self.gauge(&REGISTRY, waiting);
         self.gauge(&QUARANTINE, orphans);
         self.counter(&DEFERRED, counters.deferred);
@@ -368,7 +429,35 @@ impl Page {
     }
 }
 
-#[cfg(test)]
+/// One metric for each value of its label, always in the same order: the crate's own families are
+/// hash maps, and what changes place without a change is hard to read and to compare.
+#[derive(Debug)]
+struct Sorted {
+    name: &'static Name,
+    values: BTreeMap<&'static str, u64>,
+}
+
+impl EncodeMetric for Sorted {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), std::fmt::Error> {
+        for (value, &count) in &self.values {
+            let labels = [(self.name.labels, *value)];
+            let one = encoder.encode_family(&labels)?;
+            match self.name.kind {
+                Kind::Counter => ConstCounter::new(count).encode(one)?,
+                _ => ConstGauge::new(count).encode(one)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        match self.name.kind {
+            Kind::Counter => MetricType::Counter,
+            _ => MetricType::Gauge,
+        }
+    }
+}
+
 impl Name {
     /// As it is served, before what a kind appends to its samples.
     fn family(&self) -> String {
@@ -422,7 +511,7 @@ mod tests {
     #[test]
     fn every_name_is_served_once_with_its_kind_and_help_and_nothing_else() {
         let leading = Figures { nodes: Some([("up", 1)].into()), ..Figures::default() };
-        let page = text(&Live::default(), &leading, Queues::default()).unwrap();
+        let page = text(Form::OpenMetrics, &Live::default(), &leading, Queues::default()).unwrap();
         let served: Vec<&str> = page.lines().filter(|line| line.starts_with("# TYPE ")).collect();
         let word = |kind| match kind {
             Kind::Gauge => "gauge",
@@ -462,7 +551,7 @@ mod tests {
         let page =
             v1::Command { kind: Some(command::Kind::Manifest(v1::ManifestCommand::default())) };
         live.applied(Duration::from_millis(1), &[page], &[Outcome::Manifest(judged)]);
-        let page = text(&live, &Figures::default(), Queues::default()).unwrap();
+        let page = text(Form::OpenMetrics, &live, &Figures::default(), Queues::default()).unwrap();
         assert!(page.contains("docket_heartbeats_lost_total 1\n"), "{page}");
         assert!(page.contains("docket_orphans_killed_total 2\n"), "{page}");
         assert!(page.contains("docket_apply_delay_seconds_count 2\n"), "{page}");

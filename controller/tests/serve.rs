@@ -387,7 +387,6 @@ async fn the_http_port_tells_what_the_ledger_holds_and_refuses_foreign_pages() {
         "docket_unknown_oldest_seconds 0.0",
         "docket_nodes{state=\"up\"} 0",
         "docket_build_info{version=\"0.1.0\",features=\"none\"} 1",
-        "# EOF",
     ] {
         assert!(page.lines().any(|found| found == line), "{line} is missing in:\n{page}");
     }
@@ -411,6 +410,54 @@ async fn the_http_port_tells_what_the_ledger_holds_and_refuses_foreign_pages() {
     }
     world.controller.stop().await;
     assert!(tokio::net::TcpStream::connect(address).await.is_err(), "the port is closed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_come_in_the_form_that_is_asked_for_and_in_one_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let (memory, receiver) = mpsc::channel(8);
+    let http = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = http.local_addr().unwrap();
+    let sources = Sources { tcp: None, http: Some(http), unix: None, memory: receiver };
+    let controller = controller::start(Config::new(dir.path()), sources).await.unwrap();
+    let world = World { controller, memory };
+    let accepting = async |accept: &str| {
+        get(address, &format!("GET /metrics HTTP/1.1\r\nhost: {address}\r\n{accept}")).await
+    };
+    // As Prometheus asks: the newer form is dearer to it.
+    let page = accepting(
+        "accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1\r\n",
+    )
+    .await;
+    let kind = "content-type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n";
+    assert!(page.contains(kind) && page.contains("vary: accept\r\n"), "{page}");
+    assert!(page.contains("# TYPE docket_evictions counter\n"), "{page}");
+    assert!(page.contains("# TYPE docket_build info\n"), "{page}");
+    assert!(page.contains("\n# UNIT ") && page.ends_with("\n# EOF\n"), "{page}");
+    for accept in ["", "accept: */*\r\n", "accept: text/plain\r\n", "accept: text/html\r\n"] {
+        let page = accepting(accept).await;
+        let kind = "content-type: text/plain; version=0.0.4; charset=utf-8\r\n";
+        assert!(page.contains(kind) && page.contains("vary: accept\r\n"), "{accept}: {page}");
+        // That form names the samples: a counter of another name would have no type.
+        for line in [
+            "# TYPE docket_evictions_total counter",
+            "# HELP docket_evictions_total Ended jobs that left the ledger.",
+            "docket_evictions_total 0",
+            "# TYPE docket_build_info gauge",
+            "# TYPE docket_apply_delay_seconds histogram",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line} is missing in:\n{page}");
+        }
+        assert!(!page.contains("# UNIT") && !page.contains("# EOF"), "{page}");
+    }
+    for _ in 0..3 {
+        let page = accepting("").await;
+        for family in ["docket_tasks{", "docket_nodes{", "docket_facts_ignored_total{"] {
+            let found: Vec<&str> = page.lines().filter(|line| line.starts_with(family)).collect();
+            assert!(found.len() > 3 && found.is_sorted(), "{found:?}");
+        }
+    }
+    world.controller.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
