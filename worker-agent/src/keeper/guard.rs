@@ -281,13 +281,16 @@ impl Guard {
         handed.extend(self.ready.as_ref().map(AsRawFd::as_raw_fd));
         let numbers: Vec<String> = handed.iter().map(ToString::to_string).collect();
         let numbers = numbers.join(",");
-        let words: [&[u8]; 6] = [
+        let own = std::process::id().to_string();
+        let words: [&[u8]; 8] = [
             b"docket",
             b"keeper",
             b"--data",
             self.home.path.as_os_str().as_bytes(),
             b"--handed",
             numbers.as_bytes(),
+            b"--guard",
+            own.as_bytes(),
         ];
         let args: Result<Vec<CString>, _> = words.into_iter().map(CString::new).collect();
         let args = args?;

@@ -223,8 +223,8 @@ impl Keeper {
             return ids.into_iter().filter(|id| again.contains(&id.pid)).collect();
         }
         let guard = if task.scattered { 0 } else { self.reapers.guard };
-        let reapers = Reapers { guard, ..self.reapers };
         let snapshot = self.snapshot.get_or_insert_with(Snapshot::take);
+        let reapers = Reapers { guard, ..self.reapers }.that_live();
         let (members, sessions) = snapshot.members(&task.tree(), reapers, &self.mains);
         task.sessions.extend(sessions);
         members

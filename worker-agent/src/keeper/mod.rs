@@ -75,7 +75,7 @@ pub fn is_command(argument: &OsStr) -> bool {
 pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
     match Arguments::parse(args) {
         Ok(arguments) if arguments.guard => guard::main(&arguments.dir),
-        Ok(arguments) => start::main(&arguments.dir, arguments.handed),
+        Ok(arguments) => start::main(&arguments.dir, arguments.handed, arguments.under),
         Err(what) => {
             let _ = writeln!(io::stderr(), "docket keeper: {what}; usage: keeper --data DIR");
             status::USAGE
@@ -89,13 +89,15 @@ struct Arguments {
     dir: PathBuf,
     /// Descriptors that the guard hands down: lock, notices, board, and at the first start ready.
     handed: Vec<RawFd>,
+    /// The guard that started this keeper; 0: none.
+    under: u32,
 }
 
 impl Arguments {
     fn parse(args: impl Iterator<Item = OsString>) -> Result<Arguments, String> {
         let mut args = args.skip_while(|arg| !is_command(arg));
         let guard = args.next().ok_or("no subcommand")? == GUARD_COMMAND;
-        let (mut dir, mut handed) = (None, Vec::new());
+        let (mut dir, mut handed, mut under) = (None, Vec::new(), 0);
         while let Some(arg) = args.next() {
             let value = args.next().ok_or_else(|| format!("{} without value", arg.display()))?;
             if arg == "--data" {
@@ -103,11 +105,14 @@ impl Arguments {
             } else if arg == "--handed" {
                 let numbers = value.to_str().unwrap_or_default().split(',').map(str::parse);
                 handed = numbers.collect::<Result<_, _>>().map_err(|e| format!("--handed: {e}"))?;
+            } else if arg == "--guard" {
+                let pid = value.to_str().unwrap_or_default().parse();
+                under = pid.map_err(|e| format!("--guard: {e}"))?;
             } else {
                 return Err(format!("unknown argument {}", arg.display()));
             }
         }
-        Ok(Arguments { guard, dir: dir.ok_or("--data is missing")?, handed })
+        Ok(Arguments { guard, dir: dir.ok_or("--data is missing")?, handed, under })
     }
 }
 
@@ -186,8 +191,9 @@ mod tests {
             assert!(!arguments.guard && arguments.dir == Path::new("/d"));
             assert!(arguments.handed.is_empty());
         }
-        let arguments = parse(&["keeper", "--data", "/d", "--handed", "3,4"]).unwrap();
-        assert_eq!(arguments.handed, [3, 4]);
+        let words = ["keeper", "--data", "/d", "--handed", "3,4", "--guard", "7"];
+        let arguments = parse(&words).unwrap();
+        assert_eq!((arguments.handed, arguments.under), (vec![3, 4], 7));
         assert!(parse(&["keeper-guard", "--data", "/d"]).unwrap().guard);
         for wrong in [&["keeper"][..], &["keeper", "--data"], &["up"], &["keeper", "-x", "1"]] {
             assert!(parse(wrong).is_err(), "{wrong:?}");

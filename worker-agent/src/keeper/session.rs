@@ -21,6 +21,16 @@ pub(crate) struct Reapers {
     pub guard: u32,
 }
 
+impl Reapers {
+    /// Without a guard that is dead. Whoever takes orphans in its place, init as a rule, is the parent
+    /// of half the machine: what is below it is nobody's leftover.
+    pub(crate) fn that_live(self) -> Reapers {
+        let own = std::process::id();
+        let lives = self.guard == own || self.guard == std::os::unix::process::parent_id();
+        Reapers { guard: if lives { self.guard } else { 0 }, ..self }
+    }
+}
+
 /// What is known of one attempt's tree.
 pub(crate) struct Tree<'a> {
     pub main: Option<ProcessId>,
@@ -52,7 +62,13 @@ impl Snapshot {
             self.processes.get(&main.pid).is_some_and(|s| s.start_ticks == main.start_ticks)
         });
         let mut open: Vec<u32> = main.iter().map(|main| main.pid).collect();
-        open.extend(self.orphans(reapers, mains).filter(|pid| self.is_of(*pid, tree)));
+        let own = main.map(|main| main.pid);
+        open.extend(self.orphans(reapers, mains).filter(|pid| {
+            self.processes.get(pid).is_some_and(|stat| match stat.parent {
+                parent if reapers.guard != 0 || parent == reapers.keeper => is_of(stat, tree),
+                _ => is_of_afar(stat, tree, own),
+            })
+        }));
         let mut found: BTreeMap<u32, Stat> = BTreeMap::new();
         while let Some(pid) = open.pop() {
             let Some(stat) = self.processes.get(&pid) else { continue };
@@ -100,10 +116,6 @@ impl Snapshot {
         let children = own.into_iter().filter_map(|pid| self.children.get(&pid)).flatten();
         Box::new(children.copied().filter(free))
     }
-
-    fn is_of(&self, pid: u32, tree: &Tree<'_>) -> bool {
-        self.processes.get(&pid).is_some_and(|stat| is_of(stat, tree))
-    }
 }
 
 /// The mark decides; without one that can be read, the session it was last seen in. A session number
@@ -112,6 +124,15 @@ fn is_of(stat: &Stat, tree: &Tree<'_>) -> bool {
     match procfs::mark(stat.pid) {
         Some(mark) => mark == tree.mark,
         None => tree.sessions.contains(&stat.session),
+    }
+}
+
+/// The same for a process that is below no reaper: it is anybody's. A session's number cannot be
+/// another's only as long as its leader lives, here the main process.
+fn is_of_afar(stat: &Stat, tree: &Tree<'_>, main: Option<u32>) -> bool {
+    match procfs::mark(stat.pid) {
+        Some(mark) => mark == tree.mark,
+        None => main == Some(stat.session),
     }
 }
 
@@ -147,6 +168,10 @@ fn orphans_of(reapers: Reapers, mains: &BTreeMap<u32, u64>) -> Option<Vec<Stat>>
     }
     let mut orphans = procfs::children(reapers.keeper)?;
     orphans.extend(procfs::children(reapers.guard)?);
+    // If it lives now, it did when its children were read: its pid was nobody else's.
+    if reapers.that_live().guard == 0 {
+        return None;
+    }
     orphans.retain(|pid| !mains.contains_key(pid) && *pid != reapers.keeper);
     Some(orphans.into_iter().filter_map(procfs::stat).filter(|stat| !stat.is_zombie()).collect())
 }
@@ -198,6 +223,38 @@ mod tests {
         // Not 40: it is below neither reaper, so its session number proves nothing.
         assert_eq!(pids(&members), [b + 10, b + 11, b + 12, b + 20, b + 21]);
         assert_eq!(sessions, BTreeSet::from([b + 10, b + 12, b + 21]));
+    }
+
+    #[test]
+    fn without_a_guard_a_session_proves_something_only_while_the_main_process_leads_it() {
+        let b = BASE;
+        let look = snapshot(&[
+            stat(b + 2, 1, b + 2),
+            stat(b + 10, 1, b + 10),
+            stat(b + 20, 1, b + 10),
+            stat(b + 30, 1, b + 11),
+            stat(b + 40, b + 2, b + 11),
+        ]);
+        let sessions = BTreeSet::from([b + 10, b + 11]);
+        let alone = Reapers { keeper: b + 2, guard: 0 };
+        let main = Some(ProcessId { pid: b + 10, start_ticks: u64::from(b + 10) });
+        let mut tree = Tree { main, mark: b"m", sessions: &sessions };
+        let mains = BTreeMap::from([(b + 10, 0)]);
+        let (members, _) = look.members(&tree, alone, &mains);
+        assert_eq!(pids(&members), [b + 10, b + 20, b + 40], "40 is the keeper's own orphan");
+        // Whoever has its number now, and the session, is somebody else.
+        tree.main = None;
+        let (members, _) = look.members(&tree, alone, &BTreeMap::new());
+        assert_eq!(pids(&members), [b + 40]);
+    }
+
+    #[test]
+    fn a_guard_that_is_not_the_parent_is_dead() {
+        let own = std::process::id();
+        let guard = |guard| Reapers { keeper: own, guard }.that_live().guard;
+        let parent = std::os::unix::process::parent_id();
+        assert_eq!((guard(parent), guard(own), guard(0)), (parent, own, 0));
+        assert_eq!(guard(BASE), 0);
     }
 
     #[test]

@@ -23,9 +23,7 @@ use super::poll::Poll;
 use super::run::{Health, Keeper};
 use super::session::Reapers;
 use super::spawn::{Nofile, Spawner};
-use super::{
-    CGROUP_SWITCH, IDLE_SWITCH, birthplace, leftover, lock, procfs, recover, status, sys, wire,
-};
+use super::{CGROUP_SWITCH, IDLE_SWITCH, birthplace, leftover, lock, recover, status, sys, wire};
 
 /// An idle keeper ends after this (design 6).
 const IDLE_MS: u64 = 10_000;
@@ -148,12 +146,14 @@ impl DataDir {
 }
 
 /// `docket keeper --data DIR`, normally started by the guard.
-pub(super) fn main(dir: &Path, handed: Vec<RawFd>) -> i32 {
+///
+/// `guard` is its pid as it told it itself; 0: there is none.
+pub(super) fn main(dir: &Path, handed: Vec<RawFd>, guard: u32) -> i32 {
     // Before anything is opened.
     sys::close_others(&handed);
     let mut log = KeeperLog::open(dir, "keeper");
     let mut ready = None;
-    match start(dir, &handed, &mut ready) {
+    match start(dir, &handed, guard, &mut ready) {
         Ok((keeper, ready)) => {
             if let Some(ready) = ready {
                 // Nobody waits any more: then nobody needs to know.
@@ -175,6 +175,7 @@ pub(super) fn main(dir: &Path, handed: Vec<RawFd>) -> i32 {
 fn start(
     dir: &Path,
     handed: &[RawFd],
+    guard: u32,
     failed: &mut Option<OwnedFd>,
 ) -> Result<(Keeper, Option<OwnedFd>), StartError> {
     let mut fds = Vec::new();
@@ -195,7 +196,8 @@ fn start(
         None => Board::new(),
     };
     let board = Arc::new(board.map_err(doing("board"))?);
-    let keeper = Keeper::new(dir, lock, notice, board, nofile)?;
+    let reapers = Reapers { keeper: std::process::id(), guard }.that_live();
+    let keeper = Keeper::new(dir, lock, notice, board, nofile, reapers)?;
     *failed = None;
     Ok((keeper, ready))
 }
@@ -225,6 +227,7 @@ impl Keeper {
         notice: Option<OwnedFd>,
         board: Arc<Board>,
         nofile: Nofile,
+        reapers: Reapers,
     ) -> Result<Keeper, StartError> {
         let mut log = KeeperLog::open(dir, "keeper");
         let mut dir = DataDir::open(dir).map_err(doing("data directory"))?;
@@ -238,7 +241,7 @@ impl Keeper {
             spawner: Spawner::start(nofile, Arc::clone(&board)).map_err(doing("spawner"))?,
             poll: Poll::new().map_err(doing("epoll"))?,
             children: sys::sigchld_fd().map_err(doing("signal descriptor"))?,
-            reapers: reapers(notice.is_some()),
+            reapers,
             listener: Some(listener),
             health: Health::Good,
             connections: BTreeMap::new(),
@@ -317,11 +320,6 @@ fn keep_anchors(dir: &mut DataDir, lock: &OwnedFd) -> io::Result<()> {
     let journal = fs::metadata(dir.path.join("journal"))?;
     dir.keep("journal", &journal);
     Ok(())
-}
-
-fn reapers(under_guard: bool) -> Reapers {
-    let own = procfs::stat(std::process::id()).filter(|_| under_guard);
-    Reapers { keeper: std::process::id(), guard: own.map_or(0, |stat| stat.parent) }
 }
 
 /// Named by the journal and by the directory it lies in: a copy of the directory, with the same

@@ -12,6 +12,7 @@ mod moved;
 mod pace;
 mod runner;
 mod spawn;
+mod strangers;
 mod usage;
 mod world;
 
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
                 crash::TESTS,
                 lost::TESTS,
                 moved::TESTS,
+                strangers::TESTS,
                 client::TESTS,
             ];
             let code = runner::run(&tests.concat());

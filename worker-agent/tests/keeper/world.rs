@@ -27,7 +27,7 @@ pub const DEADLINE: Duration = Duration::from_secs(30);
 /// Nobody's uid.
 pub const NOBODY: u32 = 65534;
 
-const WORLD_VARIABLE: &str = "KEEPER_WORLD";
+pub const WORLD_VARIABLE: &str = "KEEPER_WORLD";
 
 /// How a world's keeper tells trees apart, and who it runs as.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,6 +116,11 @@ impl World {
             next_order: 1,
             mounted: false,
         }
+    }
+
+    /// Where everything of this world lies.
+    pub fn room(&self) -> &Path {
+        self.room.path()
     }
 
     pub fn dir(&self) -> PathBuf {
