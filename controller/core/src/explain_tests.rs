@@ -92,6 +92,9 @@ fn a_tree_that_docket_killed_when_its_agent_came_back_is_told_so() {
     let text = told(&world, &sight(&world, 0), job);
     let killed = "Its node came back with it, and docket killed it then: signal 15.";
     assert!(text.ends_with(killed), "{text}");
+    let killed =
+        "by docket with all its processes: its node came back with it after this was decided";
+    assert_eq!(world.task(job).killed, killed);
 }
 
 #[test]

@@ -185,3 +185,36 @@ fn a_time_limit_ends_a_job_and_is_named() {
     assert_eq!(task["exit_code"], 0, "{task:#}");
     assert_eq!(ran.code, Some(1), "{}", ran.describe());
 }
+
+/// `docket show`, its lines unbroken.
+fn shown(world: &World, job: u64) -> String {
+    let text = world.ok(&["show", &job.to_string()]);
+    text.split_whitespace().collect::<Vec<&str>>().join(" ")
+}
+
+#[test]
+fn show_says_in_words_that_docket_killed_a_tree_and_why() {
+    let world = world!();
+    let _node = world.up(1);
+    let cancelled = world.submit(&["--", "sleep", "1000"]);
+    world.wait_state(cancelled, "RUN");
+    let never_ran = world.submit(&["--", "true"]);
+    world.ok(&["cancel", &never_ran.to_string()]);
+    world.ok(&["cancel", &cancelled.to_string()]);
+    let limited = world.submit(&["--time", "1s", "--", "sleep", "1000"]);
+    let by_itself = world.submit_sh(&[], "kill -TERM $$");
+    for job in [limited, cancelled, by_itself, never_ran] {
+        assert_eq!(world.wait_end(job)["state"], "EXIT");
+    }
+    let user = world.show(cancelled)["cancelled_by"].as_str().expect("who asked").to_owned();
+    let says = format!("killed by docket with all its processes: {user} asked to cancel it");
+    let text = shown(&world, cancelled);
+    assert!(text.contains(&says), "{text}");
+    let says = "killed by docket with all its processes: its time limit of 1s was reached";
+    let text = shown(&world, limited);
+    assert!(text.contains(says), "{text}");
+    for job in [by_itself, never_ran] {
+        let text = shown(&world, job);
+        assert!(!text.contains("killed by"), "{text}");
+    }
+}

@@ -98,6 +98,9 @@ fn times(task: &Task, view: &View) -> String {
     if task.start_wall_ms.is_none() && task.retries > 0 {
         out.push_str(&field("attempt", &format!("{}{}", task.attempt, retried(task)), view));
     }
+    if !task.killed.is_empty() {
+        out.push_str(&field("killed", &line(&task.killed), view));
+    }
     if let Some(by) = reason::cancel_beside(task) {
         let text = format!("asked by {by}: docket events {}", task_id(task));
         out.push_str(&field("cancel", &text, view));

@@ -1,6 +1,7 @@
 //! A job as people and programs see it. Pure field mapping, with the message in words.
 
 use super::book::Ledger;
+use super::cause::What;
 use super::deferred::Deferred;
 use super::exit::{ExitReason, Finish, WaitEnd, judge};
 use super::job::Job;
@@ -9,6 +10,9 @@ use crate::scheduler::{self, Why};
 use crate::words;
 use proto::v1::{self, fact};
 use std::collections::BTreeSet;
+
+/// What a cancel, a limit, a fence or a return does to a tree (P7).
+const KILLED: &str = "by docket with all its processes";
 
 impl Job {
     /// The task with all fields of design 7; why it waits, by what the ledger alone knows.
@@ -88,7 +92,46 @@ impl Job {
         task.stderr_tail = ended.stderr_tail.to_vec();
         task.stdout_bytes = ended.stdout_bytes;
         task.stderr_bytes = ended.stderr_bytes;
+        task.killed = self.killed().unwrap_or_default();
         task.late_outcome = ended.late.as_ref().map(|late| late.reason.to_wire(late.status));
+    }
+
+    /// Who killed the tree of a job that is over, and why. `None`: it ended by itself, or never ran.
+    fn killed(&self) -> Option<String> {
+        let ended = self.state.ended()?;
+        ended.started.as_ref()?;
+        match &ended.reason {
+            ExitReason::Cancelled { by } => {
+                Some(format!("{KILLED}: {} asked to cancel it", words::user(by)))
+            }
+            ExitReason::TimeLimit => {
+                let limit = self.spec().time_limit_ms.map(words::duration);
+                let limit = limit.map_or_else(String::new, |limit| format!(" of {limit}"));
+                Some(format!("{KILLED}: its time limit{limit} was reached"))
+            }
+            ExitReason::LeaseOver => {
+                Some(format!("{KILLED}: its node was cut off until its lease ran out"))
+            }
+            _ => self.killed_at_the_return(ended.late.is_some()),
+        }
+    }
+
+    /// The same of an attempt that was over already when its node came back with it.
+    fn killed_at_the_return(&self, told: bool) -> Option<String> {
+        let n = self.attempt;
+        let whats = || self.causes.iter().map(|cause| &cause.what);
+        whats().find(|what| **what == What::OrphanFound { attempt: n })?;
+        let is_left = |what: &What| matches!(what, What::OrphanGone { attempt, leftover: 1.. } if *attempt == n);
+        let gone = whats().any(|what| *what == What::OrphanGone { attempt: n, leftover: 0 });
+        let back = "its node came back with it after this was decided";
+        Some(match (gone, told) {
+            (true, _) => format!("{KILLED}: {back}"),
+            (false, _) if whats().any(is_left) => {
+                format!("by docket: {back}; some of its processes could not be killed yet")
+            }
+            (false, true) => format!("{KILLED}: {back}"),
+            (false, false) => format!("not yet: {back}, and is told to kill it"),
+        })
     }
 
     /// Why it is pending or unknown, or how it ended, in words.

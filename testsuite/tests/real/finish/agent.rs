@@ -32,6 +32,10 @@ fn a_job_whose_agent_is_killed_has_ended_within_a_second_and_its_tree_dies_at_th
     // What its keeper tells changes nothing (P5), and is shown as late: docket itself killed it.
     let task = split.world.wait_job(job, "the late end is shown", |t| !t["late_outcome"].is_null());
     assert_eq!(task["late_outcome"]["signal"], 15, "{task:#}");
+    let text = split.world.ok(&["show", &job.to_string()]);
+    let text: Vec<&str> = text.split_whitespace().collect();
+    let says = "killed by docket with all its processes: its node came back with it";
+    assert!(text.join(" ").contains(says), "{text:?}");
     split.world.must_end(job, DIED);
     let tale = split.world.tale(job);
     assert!(tale.tells("still held attempt 1, which is over"), "{tale:#?}");

@@ -192,6 +192,7 @@ fn the_keepers_cause_wins_with_the_wait_status_beside_it() {
     assert_eq!(task.reason.as_ref().map(|reason| reason.kind()), Some(ExitKind::Cancelled));
     assert_eq!((task.signal, task.cancelled_by.as_deref()), (Some(15), Some("mia")));
     assert_eq!(task.message, "cancelled by mia (signal 15)");
+    assert_eq!(task.killed, "by docket with all its processes: mia asked to cancel it");
 }
 
 #[test]

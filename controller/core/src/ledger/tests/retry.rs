@@ -374,6 +374,9 @@ fn an_attempt_that_its_node_ended_with_its_lease_is_lost_and_no_signal_of_its_ow
         if kind == Kind::Exit {
             assert_eq!(world.reason(job), Some(ExitKind::Lost));
             assert_eq!(world.task(job).signal, Some(9));
+            let cut_off = "its node was cut off until its lease ran out";
+            let killed = format!("by docket with all its processes: {cut_off}");
+            assert_eq!(world.task(job).killed, killed);
         }
     }
 }
