@@ -6,6 +6,7 @@ mod cgroups;
 mod daemon;
 mod disks;
 mod link;
+mod ports;
 mod process;
 mod ran;
 mod relay;
@@ -18,7 +19,6 @@ use crate::patience::{LATER, LOOK_BY_COMMAND, SOON, poll, wait_by_command, wait_
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -200,8 +200,7 @@ impl World {
 
     /// A loopback address that is free now.
     pub fn free_address() -> String {
-        let probe = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
-        probe.local_addr().expect("a bound socket has an address").to_string()
+        ports::free_address()
     }
 
     /// A command in this world that is not started yet, without any standard stream.
