@@ -460,6 +460,18 @@ impl World {
         true
     }
 
+    /// `kill -9` in one sweep of guard, keeper and every process of a job, as one who ends all that a
+    /// user runs does it; daemons that others started live on. Whatever starts meanwhile may live too.
+    pub fn kill_what_a_node_runs(&self) {
+        let job = b"DOCKET_JOB_ID=";
+        let runs = |p: &Proc| match p.role(&self.exe) {
+            Some(role) => matches!(role, Role::Guard | Role::Keeper),
+            None => std::fs::read(format!("/proc/{}/environ", p.pid))
+                .is_ok_and(|environ| environ.split(|b| *b == 0).any(|var| var.starts_with(job))),
+        };
+        self.processes().iter().filter(|p| runs(p)).for_each(|p| process::kill9(p.pid));
+    }
+
     /// `kill -9` of every process of the world, jobs included, but that one.
     #[track_caller]
     pub fn kill_all_but(&self, spared: &Daemon) {

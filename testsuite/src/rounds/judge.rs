@@ -9,6 +9,8 @@ use serde_json::Value;
 pub(super) struct Killed {
     pub agent: bool,
     pub keeper: bool,
+    /// The jobs themselves.
+    pub jobs: bool,
 }
 
 /// The end's kind, or what is wrong with it.
@@ -37,7 +39,8 @@ pub(super) fn judge(
         }
         "signal" => {
             let signal = task["signal"].as_i64().unwrap_or(-1);
-            must(job.ending == Ending::Signal(signal) && over, "wrong signal")?;
+            let own = job.ending == Ending::Signal(signal) && over;
+            must(own || (killed.jobs && signal == 9), "wrong signal")?;
         }
         "start-failed" => must(job.ending == Ending::NoProgram && began == 0, "it could start")?,
         "agent-died" => {

@@ -1,5 +1,5 @@
-//! Ten jobs with known ends, and agent, keeper and controller killed at random moments, alone or
-//! together. At the end every job has one end, every code is right or honestly not known, nothing of
+//! Ten jobs with known ends, and agent, keeper, controller, or all that the node runs killed at random
+//! moments, alone or together. At the end every job has one end, every code is right or honestly not known, nothing of
 //! any job lives, and nothing ran twice.
 
 use super::job::Job;
@@ -26,6 +26,11 @@ const DOWN_MAX: Duration = Duration::from_millis(1500);
 const AGENT: u64 = 1;
 const KEEPER: u64 = 2;
 const CONTROLLER: u64 = 4;
+/// Guard, keeper and all jobs.
+const JOBS_TOO: u64 = 8;
+
+/// The most that a blow can be.
+const ALL: u64 = AGENT | KEEPER | CONTROLLER | JOBS_TOO;
 
 /// One moment at which somebody is killed.
 #[derive(Clone, Debug)]
@@ -59,7 +64,7 @@ impl Plan {
         let mut blows: Vec<Blow> = (0..1 + chance.below(4))
             .map(|_| Blow {
                 at: chance.span(SPAN),
-                victims: 1 + chance.below(7),
+                victims: 1 + chance.below(ALL),
                 down: chance.span(DOWN_MAX),
             })
             .collect();
@@ -69,7 +74,8 @@ impl Plan {
 
     fn killed(&self) -> Killed {
         let any = |who| self.blows.iter().any(|blow| blow.victims & who != 0);
-        Killed { agent: any(AGENT), keeper: any(KEEPER) }
+        let jobs = any(JOBS_TOO);
+        Killed { agent: any(AGENT), keeper: any(KEEPER) || jobs, jobs }
     }
 }
 
@@ -181,6 +187,9 @@ impl Field<'_> {
         }
         if hits(CONTROLLER) {
             self.controller.kill9();
+        }
+        if hits(JOBS_TOO) {
+            self.world.kill_what_a_node_runs();
         }
         if hits(KEEPER) {
             // One that is not there is as good as killed.
