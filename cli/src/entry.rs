@@ -18,7 +18,7 @@ use worker_agent::keeper;
 pub fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
     if words.get(1).is_some_and(|word| keeper::is_command(word)) {
-        let code = keeper::main(words.into_iter());
+        let code = keeper::main(words.into_iter(), env!("CARGO_PKG_VERSION"));
         return ExitCode::from(u8::try_from(code).unwrap_or(exit::FAILED));
     }
     let words = help_of_help(words);

@@ -15,8 +15,8 @@ use rustix::fs::{FlockOperation, flock};
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use thiserror::Error;
@@ -131,6 +131,7 @@ impl Agent {
             name: config.node_name(),
             process_id: random::<16>()?.to_vec(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            program: own_program().unwrap_or_default().into_os_string().into_vec(),
             resources,
             heartbeat_interval_ms: ms(config.heartbeat_interval),
             kill_grace_ms: ms(config.kill_grace),
@@ -276,6 +277,14 @@ fn directory(path: &Path) -> Result<PathBuf, AgentError> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
     made.and_then(|()| fs::canonicalize(path))
         .map_err(|source| AgentError::Directory { path: path.to_owned(), source })
+}
+
+/// The file that this process runs, if its path still leads there: an upgrade may have put another
+/// one in its place.
+fn own_program() -> Option<PathBuf> {
+    let path = std::env::current_exe().ok()?;
+    let (own, there) = (fs::metadata("/proc/self/exe").ok()?, fs::metadata(&path).ok()?);
+    ((own.dev(), own.ino()) == (there.dev(), there.ino())).then_some(path)
 }
 
 /// Held while the agent lives; the kernel gives it back however it ends.

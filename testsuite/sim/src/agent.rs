@@ -108,6 +108,7 @@ impl World {
             name: format!("n{n}"),
             process_id: process_id.clone(),
             version: "sim".to_owned(),
+            program: Vec::new(),
             resources: NodeResources {
                 cpus: self.plan.cpus,
                 mem_bytes: 1 << 30,

@@ -8,6 +8,7 @@ use crate::keeper::KeeperView;
 use crate::later::PutOff;
 use crate::manifest::Asks;
 use crate::orders::Orders;
+use crate::upgrade::Upgrade;
 use proto::v1;
 
 /// What does not change while the agent runs.
@@ -17,8 +18,10 @@ pub struct CoreConfig {
     pub name: String,
     /// Random, new at each start of the process.
     pub process_id: Vec<u8>,
-    /// Of this program, for people.
+    /// Of this program.
     pub version: String,
+    /// Absolute path of this program's file, for an older keeper to be replaced by; empty: not known.
+    pub program: Vec<u8>,
     /// What the node offers; `limits` is filled in from the keeper.
     pub resources: v1::NodeResources,
     /// Milliseconds between heartbeats.
@@ -70,6 +73,7 @@ pub struct AgentCore {
     pub(crate) heartbeat_timeout_ms: u64,
     pub(crate) load_permille: u32,
     pub(crate) sweep_at_ms: Option<u64>,
+    pub(crate) upgrade: Upgrade,
     last_step_ms: Option<u64>,
     pub(crate) out: Vec<Action>,
 }
@@ -97,6 +101,7 @@ impl AgentCore {
             heartbeat_timeout_ms: 30_000,
             load_permille: 0,
             sweep_at_ms: None,
+            upgrade: Upgrade::default(),
             last_step_ms: None,
             out: Vec::new(),
         }
@@ -134,7 +139,8 @@ impl AgentCore {
         };
         let ping = self.keeper.as_ref().map(KeeperView::next_ping_ms);
         let put_off = self.put_off.due_ms();
-        link.into_iter().chain(ping).chain(put_off).chain(self.sweep_at_ms).min()
+        let upgrade = self.upgrade_due_ms();
+        link.into_iter().chain(ping).chain(put_off).chain(self.sweep_at_ms).chain(upgrade).min()
     }
 
     /// Identity and highest epoch, as last ordered to be saved.
@@ -155,6 +161,7 @@ impl AgentCore {
         self.ping_keeper_if_due(now_ms);
         self.tell_put_off_if_due(now_ms);
         self.sweep_if_due(now_ms);
+        self.ask_for_upgrade_if_due(now_ms);
         self.beat_if_due(now_ms);
         self.give_up_if_silent(now_ms);
         self.leave_if_due(now_ms);

@@ -18,6 +18,7 @@ mod manifest;
 mod orders;
 mod pattern;
 mod run_order;
+mod upgrade;
 mod user;
 
 pub use agent::{AgentCore, CoreConfig};

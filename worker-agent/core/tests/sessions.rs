@@ -5,6 +5,7 @@ mod world;
 
 use proto::v1;
 use proto::v1::agent_message::Kind as Up;
+use proto::v1::keeper_event::Kind as FromKeeper;
 use proto::v1::keeper_request::Kind as ToKeeper;
 use proto::v1::leader_message::Kind as Down;
 use worker_agent_core::{Action, End, Event, Saved, SessionNo, Target};
@@ -402,4 +403,35 @@ fn a_ping_is_answered_with_its_nonce() {
     let mut world = World::joined();
     world.leader(1, Down::Ping(v1::Ping { nonce: 77 }));
     assert_eq!(world.sent_up(), vec![Up::Pong(v1::Pong { nonce: 77 })]);
+}
+
+fn upgrades_asked(world: &mut World) -> Vec<v1::KeeperUpgrade> {
+    let sent = world.sent_down().into_iter();
+    sent.filter_map(|r| if let ToKeeper::Upgrade(asked) = r { Some(asked) } else { None }).collect()
+}
+
+#[test]
+fn an_older_keeper_is_asked_to_go_on_as_the_agents_program_ever_more_rarely() {
+    let mut world = World::joined();
+    assert_eq!(upgrades_asked(&mut world), [], "of the same version");
+    let as_old = |world: &mut World, version: &str| {
+        let version = version.to_owned();
+        let welcome = v1::KeeperWelcome { version, ..World::keeper_welcome(0) };
+        world.keeper(FromKeeper::Welcome(welcome));
+        upgrades_asked(world)
+    };
+    assert_eq!(as_old(&mut world, "0.2.0"), [], "a newer one is left alone");
+    let asked = v1::KeeperUpgrade { exe: b"/bin/docket".to_vec() };
+    assert_eq!(as_old(&mut world, "0.0.9"), [asked]);
+    // It came back as old as it was: not at once again.
+    assert_eq!(as_old(&mut world, "0.0.9"), []);
+    let mut times = Vec::new();
+    for _ in 0..60 * 60 {
+        world.stall(1_000);
+        if !upgrades_asked(&mut world).is_empty() {
+            times.push(world.now);
+        }
+    }
+    assert!((4..8).contains(&times.len()), "{times:?}");
+    assert_eq!(as_old(&mut world, "0.1.0"), []);
 }

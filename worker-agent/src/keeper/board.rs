@@ -61,6 +61,8 @@ struct Page {
     journal: [AtomicU64; 2],
     /// CLOCK_BOOTTIME in ms since when the directory has another name and no agent knows it; 0: not.
     renamed_ms: AtomicU64,
+    /// How often a keeper took over from an older program.
+    upgrades: AtomicU64,
 }
 
 /// What the board says of an attempt.
@@ -169,6 +171,16 @@ impl Board {
     pub(crate) fn renamed(&self) -> Option<u64> {
         let since_ms = self.page().renamed_ms.load(Ordering::Acquire);
         (since_ms != 0).then_some(since_ms)
+    }
+
+    /// A newer program took over from the keeper, and serves.
+    pub(crate) fn note_upgrade(&self) {
+        self.page().upgrades.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How often that happened.
+    pub(crate) fn upgrades(&self) -> u64 {
+        self.page().upgrades.load(Ordering::Acquire)
     }
 
     /// Before a child of this attempt is made. Only the spawner calls it.

@@ -23,6 +23,8 @@ pub(crate) enum Step {
     Stdout = 7,
     Stderr = 8,
     Exec = 9,
+    /// Not of a start: whether a newer program can take over.
+    Check = 10,
 }
 
 impl Step {
@@ -38,11 +40,12 @@ impl Step {
             Step::Stdout => "stdout",
             Step::Stderr => "stderr",
             Step::Exec => "exec",
+            Step::Check => "program-check",
         }
     }
 
     pub(crate) fn from_raw(raw: u32) -> Step {
-        const ALL: [Step; 9] = [
+        const ALL: [Step; 10] = [
             Step::RunDirectory,
             Step::Cgroup,
             Step::Fork,
@@ -52,6 +55,7 @@ impl Step {
             Step::Stdout,
             Step::Stderr,
             Step::Exec,
+            Step::Check,
         ];
         ALL.into_iter().find(|step| *step as u32 == raw).unwrap_or(Step::None)
     }

@@ -71,6 +71,9 @@ impl Keeper {
     }
 
     fn tell_one(&mut self, id: u64) -> io::Result<()> {
+        // What is not read before a newer program takes over is lost with the connection, as the
+        // client knows; what is read would be an order that nobody answers.
+        let reads = !self.is_about_to_be_replaced();
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         loop {
             while connection.pending() < OUT_LOW_BYTES {
@@ -87,7 +90,8 @@ impl Keeper {
                 break;
             }
         }
-        let (read, write) = (connection.pending() < OUT_HIGH_BYTES, connection.pending() > 0);
+        let read = reads && connection.pending() < OUT_HIGH_BYTES;
+        let write = connection.pending() > 0;
         if connection.interest != (read, write) {
             self.poll.change(connection.fd(), Source::Connection(id), read, write)?;
             connection.interest = (read, write);
@@ -103,7 +107,7 @@ impl Keeper {
             boot_id: self.boot_id.clone(),
             next_seq: self.journal.next_seq(),
             acked,
-            version: env!("CARGO_PKG_VERSION").into(),
+            version: self.version.into(),
             pid: std::process::id(),
             limits: limits_by.mem.clone(),
             limits_by: Some(limits_by),

@@ -5,11 +5,12 @@
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags, open};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::board::{Board, Fence};
@@ -46,8 +47,8 @@ const LOOK_MS: u64 = 5_000;
 /// `docket keeper-guard --data DIR`: takes the lock, detaches, and stays until the keeper ends in
 /// order. Returns in the launched process once the keeper listens; there `0` also means that
 /// somebody else has the lock.
-pub(crate) fn main(dir: &Path) -> i32 {
-    match start(dir) {
+pub(crate) fn main(dir: &Path, version: &str) -> i32 {
+    match start(dir, version) {
         Ok(code) => code,
         Err(e) => {
             // The launcher reads this and passes it on.
@@ -57,7 +58,7 @@ pub(crate) fn main(dir: &Path) -> i32 {
     }
 }
 
-fn start(dir: &Path) -> io::Result<i32> {
+fn start(dir: &Path, version: &str) -> io::Result<i32> {
     sys::close_others(&[]);
     let Some(lock) = lock::take(dir)? else { return Ok(status::ENDED) };
     let (ready, ready_end) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -68,7 +69,7 @@ fn start(dir: &Path) -> io::Result<i32> {
         }
         None => {
             drop(ready);
-            let code = detached(dir, lock, ready_end);
+            let code = detached(dir, version, lock, ready_end);
             sys::exit_now(code)
         }
     }
@@ -97,9 +98,9 @@ fn wait_ready(ready: OwnedFd) -> io::Result<i32> {
 pub(crate) const READY: &[u8] = b"ready";
 
 /// In the guard itself, away from the launcher's session, directory and terminal.
-fn detached(dir: &Path, lock: OwnedFd, ready: OwnedFd) -> i32 {
+fn detached(dir: &Path, version: &str, lock: OwnedFd, ready: OwnedFd) -> i32 {
     let mut log = KeeperLog::open(dir, "guard");
-    match Guard::new(dir, lock, ready) {
+    match Guard::new(dir, version, lock, ready) {
         Ok(guard) => guard.run(log),
         Err(e) => {
             log.say(format!("cannot start: {e}"));
@@ -121,6 +122,9 @@ struct Guard {
     /// Processes of leased trees that this guard killed.
     fenced: BTreeSet<ProcessId>,
     keeper: Option<u32>,
+    /// The newer program that a keeper replaced itself by: the next keeper runs it too.
+    program: Option<OwnedFd>,
+    upgrades_seen: u64,
     started_ms: u64,
     restart_at_ms: u64,
     backoff_ms: u64,
@@ -131,7 +135,7 @@ struct Guard {
 }
 
 impl Guard {
-    fn new(dir: &Path, lock: OwnedFd, ready: OwnedFd) -> io::Result<Guard> {
+    fn new(dir: &Path, version: &str, lock: OwnedFd, ready: OwnedFd) -> io::Result<Guard> {
         let _ = rustix::process::setsid();
         rustix::process::chdir("/")?;
         status::null_stdio()?;
@@ -142,7 +146,7 @@ impl Guard {
         let start = procfs::stat(pid).map_or(0, |stat| stat.start_ticks);
         let boot_id = identity::boot_id()?;
         let boot = String::from_utf8_lossy(&boot_id).into_owned();
-        lock::sign(&lock, &format!("{pid} {start} {boot} {}\n", env!("CARGO_PKG_VERSION")))?;
+        lock::sign(&lock, &format!("{pid} {start} {boot} {version}\n"))?;
         let (notice, notice_end) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         Ok(Guard {
             exits: ExitWriter::open(dir, &boot_id)?,
@@ -154,6 +158,8 @@ impl Guard {
             notice,
             notice_end,
             keeper: None,
+            program: None,
+            upgrades_seen: 0,
             started_ms: 0,
             restart_at_ms: 0,
             backoff_ms: BACKOFF_FIRST_MS,
@@ -164,6 +170,7 @@ impl Guard {
 
     fn run(mut self, mut log: KeeperLog) -> i32 {
         loop {
+            self.look_at_program();
             let children = match self.reap_all(&mut log) {
                 Ok(Ended::No { children }) => children,
                 Ok(Ended::InOrder) => return status::ENDED,
@@ -218,6 +225,18 @@ impl Guard {
         let soon = if lived.is_empty() { u64::MAX } else { FENCE_AGAIN_MS };
         self.fenced.extend(lived);
         next.saturating_sub(now_ms).max(1).min(soon)
+    }
+
+    /// A keeper that replaced itself says so on the board: held by descriptor, its program outlives
+    /// its file, and what replaces the file later was never checked.
+    fn look_at_program(&mut self) {
+        let upgrades = self.board.upgrades();
+        let Some(keeper) = self.keeper.filter(|_| upgrades != self.upgrades_seen) else { return };
+        self.upgrades_seen = upgrades;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        if let Ok(program) = open(format!("/proc/{keeper}/exe"), flags, Mode::empty()) {
+            self.program = Some(program);
+        }
     }
 
     /// The next keeper is started where the directory is now.
@@ -297,6 +316,10 @@ impl Guard {
         match sys::fork()? {
             Some(pid) => Ok(pid),
             None => {
+                sys::unblock_signals();
+                if let Some(program) = &self.program {
+                    sys::exec(program.as_fd(), &args, &handed);
+                }
                 sys::exec_self(&args, &handed);
                 sys::exit_now(status::FAILED)
             }

@@ -10,7 +10,9 @@ use std::path::Path;
 use prost::Message;
 use proto::v1::journal_record::Kind;
 use proto::v1::{Fact, Facts, JournalRecord};
-use wal::{Disk, Identity, Log, OpenError, Options, ReadError, Record, Storage, WriteError};
+use wal::{
+    Disk, Identity, Log, OpenError, Options, ReadError, Record, Storage, WriteError, inspect,
+};
 
 use super::book::{Book, fact_of};
 
@@ -84,6 +86,21 @@ impl Journal<Disk> {
         notes.extend(note);
         Ok((Journal { new, ..journal }, notes))
     }
+}
+
+/// Reads every record of DIR's journal beside the keeper that has it open: whether this program
+/// understands it. Gives how many there are.
+pub(crate) fn check(dir: &Path) -> Result<u64, JournalError> {
+    let journal = dir.join("journal");
+    let (mut records, mut bad) = (0, None);
+    inspect::verify(&journal)?.verdict?;
+    inspect::dump(&journal, |dumped| {
+        if let Some(Record::Entry { index, payload, .. }) = dumped.record {
+            records += 1;
+            bad = bad.take().or(decode(index, &payload).err());
+        }
+    })?;
+    bad.map_or(Ok(records), Err)
 }
 
 impl<S: Storage> Journal<S> {
@@ -358,6 +375,20 @@ mod tests {
     fn facts<S: Storage>(journal: &Journal<S>, from: u64) -> Option<(u64, u64, Vec<u64>)> {
         let facts = journal.facts_from(from).unwrap()?;
         Some((facts.from, facts.to, facts.facts.iter().map(|f| f.seq).collect()))
+    }
+
+    #[test]
+    fn another_program_reads_the_journal_beside_its_keeper_and_names_what_it_does_not_know() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, _) = Journal::open(dir.path()).unwrap();
+        journal.commit(&[accepted(1, 5), closed(1)]).unwrap();
+        assert_eq!(check(dir.path()).unwrap(), 2, "while the keeper has it open");
+        let of_a_later_release = JournalRecord { kind: None };
+        journal.log.append(&[Record::Entry { index: 3, term: TERM, payload: vec![] }]).unwrap();
+        journal.log.sync().unwrap();
+        assert!(of_a_later_release.encode_to_vec().is_empty());
+        let refused = check(dir.path()).unwrap_err();
+        assert!(matches!(refused, JournalError::Record { seq: 3, .. }), "{refused}");
     }
 
     #[test]

@@ -30,6 +30,11 @@ impl Lease {
         Lease { after_ms: 0, fence_ms: 0, over: false }
     }
 
+    /// As the older program published it.
+    pub(crate) fn taken_over(fence_ms: u64, after_ms: u64) -> Lease {
+        Lease { after_ms, fence_ms, over: false }
+    }
+
     /// `true` if the fence moved.
     fn renew(&mut self, h_ms: u64) -> bool {
         let fence_ms = h_ms.saturating_add(self.after_ms);

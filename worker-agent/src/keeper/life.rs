@@ -65,6 +65,7 @@ impl Keeper {
                 Result_::Spawned(id, Ok(started)) => self.spawned(id, started),
                 Result_::Spawned(id, Err(failure)) => self.spawn_failed(id, failure),
                 Result_::Measured(id, measured) => self.measured(id, measured),
+                Result_::Checked(checked) => self.program_checked(checked),
             }
         }
     }
@@ -252,16 +253,22 @@ impl Keeper {
     pub(super) fn orphans_ended(&mut self) {
         self.drain_signals();
         let mut any = false;
-        while let Ok(Waited::Ended(reaped)) = sys::reap_own() {
+        self.orphans_wait = false;
+        while let Ok(Waited::Ended(ended)) = sys::peek_own() {
+            // A main process that the program before this one started: reaped like all once its end
+            // is durable, and who stands behind it in the kernel's list waits for that.
+            if let Some(id) = self.mains.get(&ended.pid).copied() {
+                self.main_ended(id);
+                self.orphans_wait = true;
+                break;
+            }
+            if self.to_reap.contains(&ended.pid) {
+                self.orphans_wait = true;
+                break;
+            }
             any = true;
-            // The spawner's children are not seen here; one that is ours all the same keeps its end.
-            if let Some(id) = self.mains.get(&reaped.pid).copied() {
-                let end = MainEnd {
-                    end: End::WaitStatus(reaped.status),
-                    rusage: Some(reaped.rusage),
-                    wall_ms: identity::wall_ms(),
-                };
-                self.tree_without_main(id, end);
+            if !matches!(sys::reap(ended.pid), Ok(Waited::Ended(_))) {
+                break;
             }
         }
         let closing: Vec<u64> =

@@ -37,6 +37,7 @@ mod start;
 mod status;
 mod sys;
 mod task;
+mod upgrade;
 mod usage;
 mod wire;
 
@@ -70,12 +71,14 @@ pub fn is_command(argument: &OsStr) -> bool {
     argument == KEEPER_COMMAND || argument == GUARD_COMMAND
 }
 
-/// Entry of `docket keeper --data DIR` and `docket keeper-guard --data DIR`; gives the exit code.
-/// To be called before any thread exists: it forks. `args` with or without the program's name.
-pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
+/// Entry of `docket keeper --data DIR`, `docket keeper-guard --data DIR` and `docket keeper --check
+/// DIR`; gives the exit code. To be called before any thread exists: it forks. `args` with or without
+/// the program's name; `version` is the program's own.
+pub fn main(args: impl Iterator<Item = OsString>, version: &'static str) -> i32 {
     match Arguments::parse(args) {
-        Ok(arguments) if arguments.guard => guard::main(&arguments.dir),
-        Ok(arguments) => start::main(&arguments.dir, arguments.handed, arguments.under),
+        Ok(arguments) if arguments.check => upgrade::check_main(&arguments.dir, version),
+        Ok(arguments) if arguments.guard => guard::main(&arguments.dir, version),
+        Ok(arguments) => start::main(&arguments.dir, &arguments.handed, version),
         Err(what) => {
             let _ = writeln!(io::stderr(), "docket keeper: {what}; usage: keeper --data DIR");
             status::USAGE
@@ -86,33 +89,52 @@ pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
 /// What the command line of either process says.
 struct Arguments {
     guard: bool,
+    /// Only whether this program can take over from the keeper of the directory.
+    check: bool,
     dir: PathBuf,
-    /// Descriptors that the guard hands down: lock, notices, board, and at the first start ready.
-    handed: Vec<RawFd>,
+    handed: Handed,
+}
+
+/// What crosses into a keeper's program.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+struct Handed {
+    /// Descriptors of the guard: lock, notices, board, and at the first start ready.
+    from_guard: Vec<RawFd>,
+    /// Descriptor of the older program that ran in this very process until now.
+    listener: Option<RawFd>,
     /// The guard that started this keeper; 0: none.
-    under: u32,
+    guard: u32,
+}
+
+impl Handed {
+    fn descriptors(&self) -> Vec<RawFd> {
+        self.from_guard.iter().copied().chain(self.listener).collect()
+    }
 }
 
 impl Arguments {
     fn parse(args: impl Iterator<Item = OsString>) -> Result<Arguments, String> {
         let mut args = args.skip_while(|arg| !is_command(arg));
         let guard = args.next().ok_or("no subcommand")? == GUARD_COMMAND;
-        let (mut dir, mut handed, mut under) = (None, Vec::new(), 0);
+        let (mut dir, mut check, mut handed) = (None, false, Handed::default());
         while let Some(arg) = args.next() {
             let value = args.next().ok_or_else(|| format!("{} without value", arg.display()))?;
-            if arg == "--data" {
-                dir = Some(std::path::absolute(value).map_err(|e| format!("--data: {e}"))?);
+            let text = value.to_str().unwrap_or_default();
+            if arg == "--data" || arg == "--check" {
+                check |= arg == "--check";
+                dir = Some(std::path::absolute(value).map_err(|e| format!("a directory: {e}"))?);
             } else if arg == "--handed" {
-                let numbers = value.to_str().unwrap_or_default().split(',').map(str::parse);
-                handed = numbers.collect::<Result<_, _>>().map_err(|e| format!("--handed: {e}"))?;
+                let numbers = text.split(',').map(str::parse).collect::<Result<_, _>>();
+                handed.from_guard = numbers.map_err(|e| format!("--handed: {e}"))?;
+            } else if arg == "--listener" {
+                handed.listener = Some(text.parse().map_err(|e| format!("--listener: {e}"))?);
             } else if arg == "--guard" {
-                let pid = value.to_str().unwrap_or_default().parse();
-                under = pid.map_err(|e| format!("--guard: {e}"))?;
+                handed.guard = text.parse().map_err(|e| format!("--guard: {e}"))?;
             } else {
                 return Err(format!("unknown argument {}", arg.display()));
             }
         }
-        Ok(Arguments { guard, dir: dir.ok_or("--data is missing")?, handed, under })
+        Ok(Arguments { guard, check, dir: dir.ok_or("--data is missing")?, handed })
     }
 }
 
@@ -189,11 +211,13 @@ mod tests {
         for words in [&["docket", "keeper", "--data", "/d"][..], &["keeper", "--data", "/d"]] {
             let arguments = parse(words).unwrap();
             assert!(!arguments.guard && arguments.dir == Path::new("/d"));
-            assert!(arguments.handed.is_empty());
+            assert!(arguments.handed.descriptors().is_empty() && !arguments.check);
         }
-        let words = ["keeper", "--data", "/d", "--handed", "3,4", "--guard", "7"];
-        let arguments = parse(&words).unwrap();
-        assert_eq!((arguments.handed, arguments.under), (vec![3, 4], 7));
+        let words = "keeper --data /d --handed 3,4 --guard 7 --listener 5";
+        let arguments = parse(&words.split(' ').collect::<Vec<_>>()).unwrap();
+        let handed = Handed { from_guard: vec![3, 4], listener: Some(5), guard: 7 };
+        assert_eq!(arguments.handed, handed);
+        assert!(parse(&["keeper", "--check", "/d"]).unwrap().check);
         assert!(parse(&["keeper-guard", "--data", "/d"]).unwrap().guard);
         for wrong in [&["keeper"][..], &["keeper", "--data"], &["up"], &["keeper", "-x", "1"]] {
             assert!(parse(wrong).is_err(), "{wrong:?}");

@@ -12,8 +12,8 @@ use proto::digest::Digest;
 use proto::v1::journal_record::Kind;
 use proto::v1::{
     Accepted, Acked, Closed, FinishFact, JobSpec, JournalRecord, KeeperHello, KeeperKill,
-    KeeperManifest, KeeperProblem, KeeperRun, KillCause, ManifestItem, OrderSeen, Phase,
-    RefusedFact, StartFailure, finish_fact, keeper_event, keeper_request,
+    KeeperManifest, KeeperRun, KillCause, ManifestItem, OrderSeen, Phase, RefusedFact,
+    StartFailure, finish_fact, keeper_request,
 };
 use rustix::process::Signal;
 
@@ -100,12 +100,7 @@ impl Keeper {
                 }
             }
             Request::Stop(stop) => self.stop(stop.kill),
-            Request::Upgrade(_) => {
-                let message = "this keeper cannot be replaced while it runs: it ends when it is \
-                               idle, and the next one is the new program";
-                let message = message.to_owned();
-                self.answer(from, keeper_event::Kind::Problem(KeeperProblem { message }));
-            }
+            Request::Upgrade(upgrade) => self.order_upgrade(upgrade.exe),
         }
     }
 

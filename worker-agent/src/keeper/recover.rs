@@ -28,7 +28,7 @@ use super::poll::Source;
 use super::procfs::{self, Stat};
 use super::run::Keeper;
 use super::start::DataDir;
-use super::task::{Main, Pace, Stage, Task};
+use super::task::{Kill, Main, Pace, Stage, Task};
 
 /// A half-started child of the dead keeper is given this long to execute its program, and looked at
 /// with this pause.
@@ -144,7 +144,7 @@ impl Keeper {
         let mut task = Task::new(accepted, key, slot);
         task.start = attempt.started.clone();
         if same_boot && task.accepted.fence_after_ms.is_some() {
-            task.lease = Some(Lease::of_dead_keeper());
+            task.lease = Some(self.lease_left(&task.accepted));
         }
         task.killed_for = KillCause::try_from(attempt.killed_for).unwrap_or_default();
         let wanted = KillCause::try_from(attempt.kill_wanted).unwrap_or_default();
@@ -203,10 +203,10 @@ impl Keeper {
         if let Err(e) = self.poll.add(&pidfd, Source::Task(id)) {
             self.log.say(format!("pid {} cannot be watched: {e}", process.pid));
         }
-        let stat = procfs::stat(process.pid);
+        let parent = procfs::stat(process.pid).map(|stat| stat.parent);
+        let ours = self.took_over && parent == Some(self.reapers.keeper);
         let Some(task) = self.tasks.get_mut(&id) else { return false };
-        task.scattered =
-            stat.is_none_or(|s| s.parent != self.reapers.guard) || self.reapers.guard == 0;
+        task.scattered = !ours && (parent != Some(self.reapers.guard) || self.reapers.guard == 0);
         self.log.say(format!("{} lives on as pid {}", task.key.attempt, process.pid));
         let hard_ms = match task.hard_ms {
             0 => identity::boottime_ms() + task.accepted.kill_grace_ms,
@@ -217,10 +217,15 @@ impl Keeper {
             Stage::Spawning { kill } => *kill,
             _ => None,
         };
-        task.stage = Stage::Running(Main { process, pidfd, ours: false, status_until_ms: None });
+        task.stage = Stage::Running(Main { process, pidfd, ours, status_until_ms: None });
         self.mains.insert(process.pid, id);
-        self.adopted.insert(id);
-        if killed {
+        if !ours {
+            self.adopted.insert(id);
+        }
+        if killed && self.took_over {
+            // It was signalled: the older program carries out what it noted before it goes.
+            task.kill = Some(Kill { rounds: 0, next_ms: hard_ms });
+        } else if killed {
             // Once more: nobody knows whether it got its SIGTERM. Its grace goes on.
             self.terminate(id, hard_ms);
         } else if let Some((cause, grace_ms)) = wanted {
@@ -230,6 +235,16 @@ impl Keeper {
         }
         self.rearm(id);
         true
+    }
+
+    /// A leased tree goes on under the program that took over, with the fence on the board; it dies
+    /// with a dead keeper.
+    fn lease_left(&self, accepted: &Accepted) -> Lease {
+        let fences = if self.took_over { self.board.fences() } else { Vec::new() };
+        match fences.iter().find(|fence| fence.mark == accepted.mark) {
+            Some(fence) => Lease::taken_over(fence.at_ms, accepted.fence_after_ms.unwrap_or(0)),
+            None => Lease::of_dead_keeper(),
+        }
     }
 
     /// Accepted, and the last keeper died before it could say more: the board knows whether it

@@ -18,10 +18,11 @@ use super::journal::Journal;
 use super::log::KeeperLog;
 use super::poll::{Poll, Source};
 use super::session::{self, Reapers, Snapshot};
-use super::spawn::Spawner;
+use super::spawn::{Nofile, Spawner};
 use super::start::{DataDir, Place};
 use super::status;
 use super::task::Task;
+use super::upgrade::Upgrade;
 use super::wire::Connection;
 
 /// An idle keeper looks at its directory this often.
@@ -78,8 +79,17 @@ pub(crate) struct Keeper {
     /// Main processes whose end is looked at, and reaped once it is durable: until then the guard
     /// would inherit it.
     pub(super) to_reap: Vec<u32>,
+    /// Ended orphans stand behind such a one.
+    pub(super) orphans_wait: bool,
     /// Nothing that the guard wrote down is waited for, once the batch is durable.
     pub(super) forget_exits: bool,
+    /// Of this program.
+    pub(super) version: &'static str,
+    /// This program took over the process of an older one: its children are ours.
+    pub(super) took_over: bool,
+    /// A newer program that is to take over.
+    pub(super) upgrade: Option<Upgrade>,
+    pub(super) nofile: Nofile,
     /// Starts of the last keeper that hung and were killed.
     pub(super) stragglers: Vec<u32>,
     /// Ends that could not be journalled, until the controller says that it has them.
@@ -97,7 +107,7 @@ pub(crate) struct Keeper {
     pub(super) room_look_ms: u64,
     pub(super) slow_spawn: Option<String>,
     pub(super) strangers: BTreeSet<ProcessId>,
-    pub(super) _lock: OwnedFd,
+    pub(super) lock: OwnedFd,
 }
 
 /// Whether the journal takes records.
@@ -138,6 +148,7 @@ impl Keeper {
     pub(crate) fn run(mut self) -> i32 {
         loop {
             let now = identity::boottime_ms();
+            self.upgrade_if_ready(now);
             match self.turn(now) {
                 Ok(()) => {}
                 // epoll on descriptors of our own: only a lack of memory can be the cause.
@@ -170,6 +181,9 @@ impl Keeper {
         self.run_timers(now);
         if now >= self.look_ms {
             self.look(now);
+        }
+        if self.orphans_wait && self.to_reap.is_empty() {
+            self.orphans_ended();
         }
         self.commit();
         self.tell();

@@ -22,6 +22,7 @@ use super::outputs::{self, Measure, Measured};
 use super::plan::{Prepared, fault};
 use super::procfs;
 use super::sys;
+use super::upgrade::{Candidacy, Candidate};
 
 /// Starts that may wait for the spawner; beyond it a run is refused for now, since what waits is
 /// held in memory (a specification may have 1 MiB).
@@ -46,12 +47,15 @@ pub(crate) struct Started {
 pub(crate) enum Errand {
     Spawn(Box<SpawnOrder>),
     Measure(u64, Box<Measure>),
+    /// Whether this program can take over from this one.
+    Check(Box<Candidacy>),
 }
 
 /// What comes back, in the order asked.
 pub(crate) enum Result_ {
     Spawned(u64, Result<Started, StartFailure>),
     Measured(u64, Measured),
+    Checked(Result<Candidate, String>),
 }
 
 /// What the loop may see of a spawner that does not come back.
@@ -168,20 +172,30 @@ impl Thread {
         while let Ok(errand) = inbox.recv() {
             let result = match errand {
                 Errand::Spawn(order) => {
-                    self.progress.task.store(order.id, Relaxed);
-                    self.progress.since_ms.store(identity::boottime_ms(), Relaxed);
+                    self.begin(order.id);
                     let result = self.spawn(&order);
-                    self.progress.since_ms.store(0, Relaxed);
                     Result_::Spawned(order.id, result)
+                }
+                Errand::Check(candidacy) => {
+                    self.reset_report();
+                    self.progress.report.step.store(Step::Check as u32, Relaxed);
+                    self.begin(0);
+                    Result_::Checked(candidacy.check())
                 }
                 Errand::Measure(id, measure) => Result_::Measured(id, outputs::measure(&measure)),
             };
+            self.progress.since_ms.store(0, Relaxed);
             if outbox.send(result).is_err() {
                 return;
             }
             // EAGAIN: the counter is full, so the loop is woken already.
             let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
         }
+    }
+
+    fn begin(&self, task: u64) {
+        self.progress.task.store(task, Relaxed);
+        self.progress.since_ms.store(identity::boottime_ms(), Relaxed);
     }
 
     fn spawn(&mut self, order: &SpawnOrder) -> Result<Started, StartFailure> {

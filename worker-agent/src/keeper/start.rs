@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,9 @@ use super::poll::Poll;
 use super::run::{Health, Keeper};
 use super::session::Reapers;
 use super::spawn::{Nofile, Spawner};
-use super::{CGROUP_SWITCH, IDLE_SWITCH, birthplace, leftover, lock, recover, status, sys, wire};
+use super::{
+    CGROUP_SWITCH, Handed, IDLE_SWITCH, birthplace, leftover, lock, recover, status, sys, wire,
+};
 
 /// An idle keeper ends after this (design 6).
 const IDLE_MS: u64 = 10_000;
@@ -146,14 +148,12 @@ impl DataDir {
 }
 
 /// `docket keeper --data DIR`, normally started by the guard.
-///
-/// `guard` is its pid as it told it itself; 0: there is none.
-pub(super) fn main(dir: &Path, handed: Vec<RawFd>, guard: u32) -> i32 {
+pub(super) fn main(dir: &Path, handed: &Handed, version: &'static str) -> i32 {
     // Before anything is opened.
-    sys::close_others(&handed);
+    sys::close_others(&handed.descriptors());
     let mut log = KeeperLog::open(dir, "keeper");
     let mut ready = None;
-    match start(dir, &handed, guard, &mut ready) {
+    match start(dir, handed, version, &mut ready) {
         Ok((keeper, ready)) => {
             if let Some(ready) = ready {
                 // Nobody waits any more: then nobody needs to know.
@@ -174,16 +174,18 @@ pub(super) fn main(dir: &Path, handed: Vec<RawFd>, guard: u32) -> i32 {
 /// `failed` receives the ready pipe if the start fails after it was taken over.
 fn start(
     dir: &Path,
-    handed: &[RawFd],
-    guard: u32,
+    handed: &Handed,
+    version: &'static str,
     failed: &mut Option<OwnedFd>,
 ) -> Result<(Keeper, Option<OwnedFd>), StartError> {
     let mut fds = Vec::new();
-    for &fd in handed {
+    for &fd in &handed.from_guard {
         fds.push(sys::adopt_fd(fd).map_err(doing("descriptors handed down"))?);
     }
     let mut fds = fds.into_iter();
     let (lock, notice, board, ready) = (fds.next(), fds.next(), fds.next(), fds.next());
+    let listener = handed.listener.map(sys::adopt_fd).transpose();
+    let listener = listener.map_err(doing("descriptors handed down"))?;
     let ready_copy = ready.as_ref().and_then(|fd| fd.try_clone().ok());
     *failed = ready_copy;
     let lock = match lock {
@@ -196,10 +198,22 @@ fn start(
         None => Board::new(),
     };
     let board = Arc::new(board.map_err(doing("board"))?);
-    let reapers = Reapers { keeper: std::process::id(), guard }.that_live();
-    let keeper = Keeper::new(dir, lock, notice, board, nofile, reapers)?;
+    let reapers = Reapers { keeper: std::process::id(), guard: handed.guard }.that_live();
+    let from = Inherited { lock, notice, board, listener, nofile, reapers, version };
+    let keeper = Keeper::new(dir, from)?;
     *failed = None;
     Ok((keeper, ready))
+}
+
+/// What a keeper has before it looks at its directory.
+struct Inherited {
+    lock: OwnedFd,
+    notice: Option<OwnedFd>,
+    board: Arc<Board>,
+    listener: Option<OwnedFd>,
+    nofile: Nofile,
+    reapers: Reapers,
+    version: &'static str,
 }
 
 /// Own session, no terminal, no signals, orphans come here, many descriptors.
@@ -221,20 +235,16 @@ fn settle_process(under_guard: bool) -> io::Result<Nofile> {
 }
 
 impl Keeper {
-    fn new(
-        dir: &Path,
-        lock: OwnedFd,
-        notice: Option<OwnedFd>,
-        board: Arc<Board>,
-        nofile: Nofile,
-        reapers: Reapers,
-    ) -> Result<Keeper, StartError> {
+    fn new(dir: &Path, from: Inherited) -> Result<Keeper, StartError> {
+        let Inherited { lock, notice, board, listener, nofile, reapers, version } = from;
         let mut log = KeeperLog::open(dir, "keeper");
         let mut dir = DataDir::open(dir).map_err(doing("data directory"))?;
         let (journal, stragglers) = open_journal(&mut dir, &lock, &mut log)?;
         board.note_journal(journal.id());
         let boot_id = identity::boot_id().map_err(doing("boot id"))?;
-        let listener = wire::listen(dir.fd.as_fd()).map_err(doing("keeper.sock"))?;
+        let took_over = listener.is_some();
+        let listener = listener.map_or_else(|| wire::listen(dir.fd.as_fd()), wire::inherited);
+        let listener = listener.map_err(doing("keeper.sock"))?;
         let mut keeper = Keeper {
             slots: open_slots(&journal, dir.identity),
             exits: ExitReader::open(&dir.path).map_err(doing("guard.exits"))?,
@@ -255,7 +265,13 @@ impl Keeper {
             quiet: Vec::new(),
             after: Vec::new(),
             to_reap: Vec::new(),
+            // Its own children may have ended before there was a descriptor to tell of it.
+            orphans_wait: took_over,
             forget_exits: false,
+            version,
+            took_over,
+            upgrade: None,
+            nofile,
             stragglers,
             fences_stale: true,
             fences_failed: false,
@@ -272,7 +288,7 @@ impl Keeper {
             room_look_ms: 0,
             slow_spawn: None,
             strangers: BTreeSet::new(),
-            _lock: lock,
+            lock,
             dir,
             log,
             journal,
@@ -281,9 +297,10 @@ impl Keeper {
         };
         keeper.watch_children().map_err(doing("epoll"))?;
         let trees = if keeper.slots.is_some() { "cgroup slots" } else { "sessions and marks" };
-        keeper.log.say(format!("listens; trees by {trees}"));
+        keeper.log.say(format!("{version} listens; trees by {trees}"));
         keeper.recover();
         keeper.clear_leftovers().map_err(doing("trees of an older journal"))?;
+        keeper.tell_guard_of_upgrade();
         Ok(keeper)
     }
 }

@@ -2,7 +2,7 @@
 //! descriptor, locks of open file descriptions, fork for the guard. Nothing here decides anything.
 #![allow(unsafe_code)]
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -35,10 +35,10 @@ pub(crate) fn reap(pid: u32) -> io::Result<Waited> {
     wait4(pid as i32, libc::WNOHANG)
 }
 
-/// Reaps one ended child that the calling thread itself forked or inherited. The spawner thread's
-/// children (the jobs) are left alone, so that their statuses cannot be stolen here.
-pub(crate) fn reap_own() -> io::Result<Waited> {
-    wait4(-1, libc::WNOHANG | libc::__WNOTHREAD)
+/// Shows one ended child that the calling thread itself forked or inherited. The spawner thread's
+/// children (the jobs) are not seen here, but for those that the program before this one started.
+pub(crate) fn peek_own() -> io::Result<Waited> {
+    wait_id(libc::P_ALL, 0, libc::__WNOTHREAD)
 }
 
 /// Waits until this child has ended.
@@ -74,18 +74,18 @@ fn wait4(pid: i32, flags: i32) -> io::Result<Waited> {
 
 /// Shows one ended child without reaping it, so that its end can be written down first.
 pub(crate) fn peek_any() -> io::Result<Waited> {
-    wait_id(libc::P_ALL, 0)
+    wait_id(libc::P_ALL, 0, 0)
 }
 
 /// The same for this child, of whichever thread.
 pub(crate) fn peek(pid: u32) -> io::Result<Waited> {
-    wait_id(libc::P_PID, pid)
+    wait_id(libc::P_PID, pid, 0)
 }
 
-fn wait_id(which: libc::idtype_t, id: u32) -> io::Result<Waited> {
+fn wait_id(which: libc::idtype_t, id: u32, of: i32) -> io::Result<Waited> {
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | of;
     // SAFETY: raw waitid has a fifth argument, the usage; both out-pointers are valid for the call.
     let got = unsafe {
         libc::syscall(libc::SYS_waitid, which, id, info.as_mut_ptr(), flags, usage.as_mut_ptr())
@@ -258,18 +258,35 @@ pub(crate) fn fork() -> io::Result<Option<u32>> {
 }
 
 /// Executes this very program again with these arguments and the present environment, handing the
-/// descriptors over; returns only an error. For a forked child of a process with one thread.
+/// descriptors over; returns only an error, and then hands nothing over.
 pub(crate) fn exec_self(args: &[CString], handed: &[RawFd]) -> io::Error {
-    unblock_signals();
-    for &fd in handed {
-        // SAFETY: clearing a descriptor flag.
-        unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
+    exec_path(c"/proc/self/exe", args, handed)
+}
+
+/// The same with the program that this descriptor is open on, whatever its path leads to by now.
+pub(crate) fn exec(program: BorrowedFd<'_>, args: &[CString], handed: &[RawFd]) -> io::Error {
+    match CString::new(format!("/proc/self/fd/{}", program.as_raw_fd())) {
+        Ok(path) => exec_path(&path, args, handed),
+        Err(e) => e.into(),
     }
+}
+
+fn exec_path(path: &CStr, args: &[CString], handed: &[RawFd]) -> io::Error {
+    set_descriptor_flags(handed, 0);
     let mut argv: Vec<*const libc::c_char> = args.iter().map(|a| a.as_ptr()).collect();
     argv.push(ptr::null());
     // SAFETY: path and arguments are NUL-terminated, the list ends with a null pointer.
-    unsafe { libc::execv(c"/proc/self/exe".as_ptr(), argv.as_ptr()) };
-    io::Error::last_os_error()
+    unsafe { libc::execv(path.as_ptr(), argv.as_ptr()) };
+    let error = io::Error::last_os_error();
+    set_descriptor_flags(handed, libc::FD_CLOEXEC);
+    error
+}
+
+fn set_descriptor_flags(fds: &[RawFd], flags: i32) {
+    for &fd in fds {
+        // SAFETY: a flag of a descriptor; fails harmlessly where there is none.
+        unsafe { libc::fcntl(fd, libc::F_SETFD, flags) };
+    }
 }
 
 /// Ends a forked child without running anything of the parent's.

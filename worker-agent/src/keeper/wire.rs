@@ -4,7 +4,7 @@
 
 use std::io::{self, Read, Write};
 use std::marker::PhantomData;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -104,7 +104,7 @@ pub fn dial(dir: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(socket_path(dir.as_fd()))
 }
 
-fn open_dir(dir: &Path) -> io::Result<std::os::fd::OwnedFd> {
+fn open_dir(dir: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(dir, flags, Mode::empty())?)
 }
@@ -125,6 +125,13 @@ pub(crate) fn listen(dir: BorrowedFd<'_>) -> io::Result<UnixListener> {
     let listener = UnixListener::bind(socket_path(dir));
     rustix::process::umask(before);
     let listener = listener?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// The listener that the program before this one had: who dials meanwhile waits in its queue.
+pub(crate) fn inherited(fd: OwnedFd) -> io::Result<UnixListener> {
+    let listener = UnixListener::from(fd);
     listener.set_nonblocking(true)?;
     Ok(listener)
 }

@@ -76,6 +76,28 @@ impl FakeLeader {
         session
     }
 
+    /// The first session that comes as far as its manifest: one that the agent gives up before that
+    /// stays open until a newer one is welcomed.
+    #[allow(dead_code, reason = "only one of the programs that share this file asks for it")]
+    pub async fn lasting(&mut self) -> FakeSession {
+        let mut session = self.joined().await;
+        loop {
+            tokio::select! {
+                newer = within(self.sessions.recv()) => {
+                    session = newer.unwrap();
+                    let Up::Join(join) = session.hears().await else { panic!("no join") };
+                    session.incarnation = join.incarnation;
+                    session.welcomes().await;
+                }
+                kind = session.hears() => {
+                    if matches!(kind, Up::Manifest(_)) {
+                        return session;
+                    }
+                }
+            }
+        }
+    }
+
     /// The next relay, its hello taken.
     pub async fn relay(&mut self) -> (FakeRelay, u64) {
         let mut relay = within(self.relays.recv()).await.unwrap();

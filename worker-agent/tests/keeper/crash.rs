@@ -30,7 +30,7 @@ pub const TESTS: &[Test] = &[
 ];
 
 /// Exits with this code once the file is there.
-fn waiting(world: &World, job: u64, code: u32) -> Job {
+pub fn waiting(world: &World, job: u64, code: u32) -> Job {
     let file = world.open_path("go").display().to_string();
     Job::shell(job, &format!("while [ ! -e {file} ]; do sleep 0.05; done; exit {code}"))
 }

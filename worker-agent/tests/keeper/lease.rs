@@ -27,7 +27,7 @@ pub const TESTS: &[Test] = &[
     ("without_a_guard_nothing_leased_starts", no_guard),
 ];
 
-fn leased(mut job: Job, fence_after_ms: u64) -> Job {
+pub fn leased(mut job: Job, fence_after_ms: u64) -> Job {
     job.fence_after_ms = Some(fence_after_ms);
     job.h_ms = Some(boottime_ms());
     job

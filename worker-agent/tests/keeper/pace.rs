@@ -29,7 +29,7 @@ pub const TESTS: &[Test] = &[
     ("a_pace_told_later_is_told_only_while_it_holds", later),
 ];
 
-fn order(world: &mut World, job: &Job, suspend: bool) {
+pub fn order(world: &mut World, job: &Job, suspend: bool) {
     let order_id = world.order_id();
     let (attempt, token) = (Some(job.attempt_ref()), Some(job.token()));
     world.send(match suspend {
@@ -54,7 +54,7 @@ fn told(world: &World, job: &Job) -> Vec<bool> {
     told.into_values().collect()
 }
 
-fn wait_told(world: &mut World, job: &Job, expected: &[bool]) {
+pub fn wait_told(world: &mut World, job: &Job, expected: &[bool]) {
     world.until("a pace", |world| (told(world, job).len() >= expected.len()).then_some(()));
     assert_eq!(told(world, job), expected);
 }

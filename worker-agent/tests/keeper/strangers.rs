@@ -41,7 +41,7 @@ fn below_a_stranger(world: &World, guard: Option<u32>) -> (Child, OwnedFd) {
     }
     let shell = command.spawn().unwrap();
     // Nobody holds the lock: a client would start another one before.
-    wait_for("the keeper's socket", || world.dir().join("keeper.sock").exists().then_some(()));
+    wait_for("the keeper to listen", || keeper::dial(&world.dir()).ok().map(drop));
     (shell, notice_end)
 }
 

@@ -312,6 +312,15 @@ impl World {
         })
     }
 
+    /// What the keeper told of itself that the operator should know.
+    pub fn problems(&self) -> Vec<String> {
+        let problems = self.events.iter().filter_map(|event| match event {
+            Event::Problem(problem) => Some(problem.message.clone()),
+            _ => None,
+        });
+        problems.collect()
+    }
+
     pub fn phase_of(&mut self, job: &Job) -> Option<Phase> {
         let attempt = job.attempt_ref();
         let items = self.manifest().items;

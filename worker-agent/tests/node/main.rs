@@ -13,6 +13,7 @@ use proto::v1;
 use proto::v1::agent_message::Kind as Up;
 use proto::v1::leader_message::Kind as Down;
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -23,8 +24,16 @@ fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
     match args.first() {
         Some(first) if keeper::is_command(first) => {
-            let code = keeper::main(args.into_iter());
+            // A copy under this name plays an older release.
+            let own = std::env::current_exe().unwrap_or_default();
+            let older = own.file_name().is_some_and(|name| name == OLDER);
+            let version = if older { "0.0.1" } else { env!("CARGO_PKG_VERSION") };
+            let code = keeper::main(args.into_iter(), version);
             ExitCode::from(u8::try_from(code).unwrap_or(1))
+        }
+        Some(first) if first == "launch" => {
+            keeper::launch(Path::new(&args[1])).unwrap();
+            ExitCode::SUCCESS
         }
         Some(first) if first == "scenarios" => {
             tokio::runtime::Runtime::new().unwrap().block_on(scenarios());
@@ -40,7 +49,12 @@ fn main() -> ExitCode {
     }
 }
 
+/// File name of a program whose keeper is of an older release.
+const OLDER: &str = "docket-0.0.1";
+
 async fn scenarios() {
+    an_older_keeper_goes_on_as_the_program_of_a_newer_agent().await;
+    println!("test an_older_keeper_goes_on_as_the_program_of_a_newer_agent ... ok");
     a_job_runs_and_its_end_and_output_come_up().await;
     println!("test a_job_runs_and_its_end_and_output_come_up ... ok");
     a_job_outlives_its_agent_and_keeps_its_exit_code().await;
@@ -79,6 +93,34 @@ async fn a_job_outlives_its_agent_and_keeps_its_exit_code() {
     node.stops().await;
 }
 
+async fn an_older_keeper_goes_on_as_the_program_of_a_newer_agent() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = std::env::current_exe().unwrap();
+    let older = dir.path().join(OLDER);
+    std::fs::copy(&own, &older).unwrap();
+    let launched = Command::new(&older).arg("launch").arg(dir.path()).status().unwrap();
+    assert!(launched.success());
+    let mut client = keeper::Client::connect(dir.path()).unwrap();
+    client.send(v1::keeper_request::Kind::Hello(v1::KeeperHello::default())).unwrap();
+    let event = client.receive(Duration::from_secs(10)).unwrap();
+    let Some(v1::keeper_event::Kind::Welcome(old)) = event else { panic!("{event:?}") };
+    assert_eq!(old.version, "0.0.1");
+    // The agent comes, and becomes the one client.
+    let mut node = Node::in_dir(dir).await;
+    let exe = format!("/proc/{}/exe", old.pid);
+    let runs_newer = async {
+        while std::fs::read_link(&exe).unwrap() != own {
+            tokio::task::yield_now().await;
+        }
+    };
+    within(runs_newer).await;
+    let mut session = node.leader.lasting().await;
+    session.says(Down::Run(shell(4, "exit 9"))).await;
+    let finish = finish_of(&mut session, 4).await;
+    assert_eq!(finish.end, Some(v1::finish_fact::End::WaitStatus(9 << 8)));
+    node.stops().await;
+}
+
 async fn a_user_that_the_node_does_not_know_is_a_failed_setuid() {
     let mut node = Node::start().await;
     let mut session = node.leader.joined().await;
@@ -102,7 +144,10 @@ struct Node {
 
 impl Node {
     async fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Node::in_dir(tempfile::tempdir().unwrap()).await
+    }
+
+    async fn in_dir(dir: tempfile::TempDir) -> Self {
         let leader = FakeLeader::listen().await;
         let stop = CancellationToken::new();
         let agent = spawn(&dir, &leader, &stop);

@@ -30,6 +30,7 @@ pub fn config() -> CoreConfig {
         name: "n1".into(),
         process_id: vec![9; 16],
         version: "0.1.0".into(),
+        program: b"/bin/docket".to_vec(),
         resources: v1::NodeResources { cpus: 4, ..v1::NodeResources::default() },
         heartbeat_interval_ms: INTERVAL_MS,
         kill_grace_ms: 10_000,
