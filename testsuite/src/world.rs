@@ -3,6 +3,7 @@
 //! world kills just that and nothing else, and fails if something survives.
 
 mod cgroups;
+mod cutter;
 mod daemon;
 mod disks;
 mod link;
@@ -24,6 +25,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+pub use cutter::Cutter;
 pub use daemon::Daemon;
 pub use disks::Disks;
 pub use link::{Cut, Link};

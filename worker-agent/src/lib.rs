@@ -13,6 +13,7 @@ mod keeper_client;
 mod output;
 mod passwd;
 mod retention;
+mod rights;
 mod session;
 mod state_file;
 mod units;

@@ -18,6 +18,9 @@ const YOUNG: Duration = Duration::from_secs(60);
 /// Size at which the older half of the list of removals goes.
 const REMOVALS_MAX_BYTES: u64 = 1 << 20;
 
+/// Between reason and time in the list of removals.
+const AT: &str = " (at unix time ";
+
 /// Kinds of files of one attempt that are known by name; others are left alone.
 const KINDS_MAX: usize = 32;
 
@@ -88,7 +91,7 @@ pub fn sweep(
         if live.contains(key) || !remove(runs, *key, run, &scan.kinds) {
             continue;
         }
-        note_removal(runs, *key, now, &why)?;
+        note_removal(runs, &files_of(*key, run, &scan.kinds), now, &why)?;
         files -= run.files;
         bytes -= run.bytes;
         swept.files += run.files;
@@ -97,14 +100,30 @@ pub fn sweep(
     Ok(swept)
 }
 
-/// When and why the output of an attempt was removed; `None`: it was not, as far as is known.
-pub fn removal_of(runs: &Path, attempt: AttemptId) -> Option<String> {
+/// When and why a file (`out`, `err`) of an attempt was removed, as in `2h ago: older than
+/// run_retention = 30d`; `None`: it was not, as far as is known.
+pub fn removal_of(runs: &Path, attempt: AttemptId, kind: &str, now: SystemTime) -> Option<String> {
     let list = fs::read_to_string(removals(runs)).ok()?;
-    let name = name_of(key_of(&attempt));
+    let name = format!("{}.{kind}", name_of(key_of(&attempt)));
     list.lines().rev().find_map(|line| {
         let (run, why) = line.split_once(' ')?;
-        (run == name).then(|| why.to_owned())
+        (run == name).then(|| in_words(why, now))
     })
+}
+
+/// A line of the list without its attempt, for a reader: `WHY (at unix time SECONDS)`.
+fn in_words(line: &str, now: SystemTime) -> String {
+    let parts = line.rsplit_once(AT).and_then(|(why, at)| {
+        let at = Duration::from_secs(at.strip_suffix(')')?.parse().ok()?);
+        // A clock that was set back meanwhile: just now.
+        Some((why, now.duration_since(SystemTime::UNIX_EPOCH + at).unwrap_or_default()))
+    });
+    match parts {
+        Some((why, ago)) => {
+            format!("{} ago: {why}", format_duration(Duration::from_secs(ago.as_secs())))
+        }
+        None => format!("at a time that is not on record: {line}"),
+    }
 }
 
 fn reason(limits: &Limits, age: Duration, files: u64, bytes: u64, space: u64) -> Option<String> {
@@ -194,13 +213,16 @@ fn name_of((job, task, attempt): Key) -> String {
     format!("{job}/{task}.{attempt}")
 }
 
+/// Names of the files of an attempt, below the run directory.
+fn files_of(key: Key, run: &Run, kinds: &[String]) -> Vec<String> {
+    let there = kinds.iter().enumerate().filter(|(at, _)| run.kinds & (1 << at) != 0);
+    there.map(|(_, kind)| format!("{}.{kind}", name_of(key))).collect()
+}
+
 fn remove(runs: &Path, key: Key, run: &Run, kinds: &[String]) -> bool {
     let mut all = true;
-    for (at, kind) in kinds.iter().enumerate() {
-        if run.kinds & (1 << at) == 0 {
-            continue;
-        }
-        let path = runs.join(format!("{}.{kind}", name_of(key)));
+    for name in files_of(key, run, kinds) {
+        let path = runs.join(name);
         if let Err(error) = fs::remove_file(&path)
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -217,14 +239,16 @@ fn removals(runs: &Path) -> PathBuf {
     runs.join("removed.log")
 }
 
-fn note_removal(runs: &Path, key: Key, now: SystemTime, why: &str) -> io::Result<()> {
+/// One line a file: one that was empty, and so not there, was not removed.
+fn note_removal(runs: &Path, files: &[String], now: SystemTime, why: &str) -> io::Result<()> {
     let path = removals(runs);
     if fs::metadata(&path).is_ok_and(|about| about.len() > REMOVALS_MAX_BYTES) {
         halve(&path)?;
     }
     let mut list = OpenOptions::new().append(true).create(true).mode(0o600).open(&path)?;
     let at = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-    writeln!(list, "{} {why} (at unix time {at})", name_of(key))
+    let lines: String = files.iter().map(|file| format!("{file} {why}{AT}{at})\n")).collect();
+    list.write_all(lines.as_bytes())
 }
 
 fn halve(path: &Path) -> io::Result<()> {
@@ -292,9 +316,10 @@ mod tests {
         assert_eq!(swept.files, 4);
         let left: Vec<bool> = (10..14).map(|job| world.has(job, 0)).collect();
         assert_eq!(left, [true, false, false, true], "10 lives, 13 is the youngest");
-        let why = removal_of(world.dir.path(), attempt(11, None)).unwrap();
-        assert!(why.starts_with("more than run_files = 4"), "{why}");
-        assert_eq!(removal_of(world.dir.path(), attempt(13, None)), None);
+        let later = world.now + Duration::from_secs(5400);
+        let told = |job, kind| removal_of(world.dir.path(), attempt(job, None), kind, later);
+        assert_eq!(told(11, "out").unwrap(), "1h30m ago: more than run_files = 4");
+        assert_eq!((told(11, "log"), told(13, "out")), (None, None), "these were not removed");
         assert!(!world.dir.path().join("11").exists(), "an empty directory goes too");
     }
 

@@ -1,6 +1,7 @@
 //! `Logs`: output of a job by offset, relayed from the agent that holds it. A job that has not
 //! started is waited for when following; the end of a job that runs comes after its finish and
-//! its last byte; an agent that is away is said so, after what is known.
+//! its last byte; an agent that is away is said so, after what is known: the last bytes of a failed
+//! job's stderr, which came with its finish.
 
 use super::bulk::{BulkBroker, BulkError, BulkReader};
 use super::convert;
@@ -35,9 +36,12 @@ struct Place {
     path: Vec<u8>,
     dev: u64,
     ino: u64,
+    uid: u32,
     /// Bytes that the finish counted; 0 if it has not ended.
     expected: u64,
     ended: bool,
+    /// The last bytes of stderr, which the ledger has of a failed attempt.
+    last_words: Vec<u8>,
 }
 
 /// Streams an output; see the module.
@@ -66,10 +70,23 @@ pub async fn logs(
         };
         let mut end = request.offset;
         if let Some(place) = place {
-            let mut relay = Relay::open(&shared, &broker, &place, &request).await?;
-            while let Some(piece) = relay.next(&shared, &watcher, job, &request).await? {
-                end = piece.offset + piece.data.len() as u64;
-                yield v1::LogPiece { offset: piece.offset, data: piece.data, end: false };
+            let mut relay = Relay::new(&shared, &place, job, &request);
+            let broken = loop {
+                match relay.next(&broker, &watcher).await {
+                    Ok(Some(piece)) => {
+                        end = piece.offset + piece.data.len() as u64;
+                        yield v1::LogPiece { offset: piece.offset, data: piece.data, end: false };
+                    }
+                    Ok(None) => break None,
+                    Err(broken) => break Some(broken),
+                }
+            };
+            if let Some(broken) = broken {
+                let (known, status) = parting(&shared, &place, job, &request, end, broken).await;
+                if let Some(piece) = known {
+                    yield piece;
+                }
+                Err(status)?;
             }
         }
         yield v1::LogPiece { offset: end, data: Default::default(), end: true };
@@ -119,94 +136,151 @@ fn place(ledger: &Ledger, job: &Job, stderr: bool) -> Option<Place> {
         path: path.clone(),
         dev,
         ino,
+        uid: job.by().uid,
         expected: job.state().ended().map_or(0, counted),
         ended: job.terminal(),
+        last_words: job.state().ended().map_or_else(Vec::new, |ended| ended.stderr_tail.to_vec()),
         agent_id,
     })
 }
 
 /// One read at one agent.
-struct Relay {
-    reader: BulkReader,
-    node: String,
-    agent_id: String,
+struct Relay<'a> {
+    shared: &'a Shared,
+    place: &'a Place,
+    job: JobId,
+    request: &'a v1::LogsRequest,
+    /// Opened with the first piece.
+    reader: Option<BulkReader>,
     /// It follows a job that has not ended.
     live: bool,
 }
 
-impl Relay {
-    async fn open(
-        shared: &Shared,
-        broker: &Broker,
-        place: &Place,
-        request: &v1::LogsRequest,
-    ) -> Result<Relay, Status> {
+/// Why no more pieces come.
+enum Broken {
+    /// The agent, or the way to it.
+    Bulk(BulkError),
+    /// The job itself cannot be looked at any more.
+    Refused(Status),
+}
+
+impl<'a> Relay<'a> {
+    fn new(
+        shared: &'a Shared,
+        place: &'a Place,
+        job: JobId,
+        request: &'a v1::LogsRequest,
+    ) -> Relay<'a> {
         let live = request.follow && !place.ended;
+        Relay { shared, place, job, request, reader: None, live }
+    }
+
+    async fn open(&self, broker: &Broker) -> Result<BulkReader, Broken> {
+        let Relay { place, request, .. } = self;
         let read = v1::ReadOutput {
             attempt: Some(place.attempt),
             stderr: request.stderr,
             offset: request.offset,
             tail_lines: request.tail_lines,
-            follow: live,
+            follow: self.live,
             path: place.path.clone(),
             dev: place.dev,
             ino: place.ino,
             expected: place.expected,
+            uid: Some(place.uid),
         };
-        match broker.open(&shared.pump, &place.agent_id, read).await {
-            Ok(reader) => {
-                let (node, agent_id) = (place.node.clone(), place.agent_id.clone());
-                Ok(Relay { reader, node, agent_id, live })
-            }
-            Err(e) => Err(refusal(shared, &place.agent_id, &place.node, e).await),
-        }
+        broker.open(&self.shared.pump, &place.agent_id, read).await.map_err(Broken::Bulk)
     }
 
     /// The next piece; none at the end. While the job lives its changes are watched: its end
     /// makes the agent read to the last byte and stop.
     async fn next(
         &mut self,
-        shared: &Shared,
+        broker: &Broker,
         watcher: &Arc<Watcher>,
-        job: JobId,
-        request: &v1::LogsRequest,
-    ) -> Result<Option<v1::BulkPiece>, Status> {
-        loop {
-            let piece = tokio::select! {
+    ) -> Result<Option<v1::BulkPiece>, Broken> {
+        let mut reader = match self.reader.take() {
+            Some(reader) => reader,
+            None => self.open(broker).await?,
+        };
+        let piece = loop {
+            tokio::select! {
                 biased;
-                piece = self.reader.next() => piece,
+                piece = reader.next() => break piece,
                 _ = watcher.changed(), if self.live => {
-                    self.look_again(shared, job, request).await?;
-                    continue;
+                    if self.is_over().await? {
+                        self.live = false;
+                        reader.stop(true).await;
+                    }
                 }
-            };
-            return match piece {
-                Ok(piece) => Ok(piece),
-                Err(e) => Err(refusal(shared, &self.agent_id, &self.node, e).await),
-            };
-        }
+            }
+        };
+        self.reader = Some(reader);
+        piece.map_err(Broken::Bulk)
     }
 
-    async fn look_again(
-        &mut self,
-        shared: &Shared,
-        job: JobId,
-        request: &v1::LogsRequest,
-    ) -> Result<(), Status> {
-        let over = match look(shared, job, request).await? {
+    async fn is_over(&self) -> Result<bool, Broken> {
+        let looked = look(self.shared, self.job, self.request).await;
+        Ok(match looked.map_err(Broken::Refused)? {
             Source::At(place) => place.ended,
             Source::Never => true,
             Source::NotYet => false,
-        };
-        if over {
-            self.live = false;
-            self.reader.stop(true).await;
-        }
-        Ok(())
+        })
     }
 }
 
-async fn refusal(shared: &Shared, agent_id: &str, node: &str, error: BulkError) -> Status {
+/// What to say to a reader whose output breaks off at `end`, after the bytes that are known here.
+async fn parting(
+    shared: &Shared,
+    place: &Place,
+    job: JobId,
+    request: &v1::LogsRequest,
+    end: u64,
+    broken: Broken,
+) -> (Option<v1::LogPiece>, Status) {
+    let error = match broken {
+        Broken::Bulk(error) => error,
+        Broken::Refused(status) => return (None, status),
+    };
+    let status = refusal(shared, &place.agent_id, &place.node, &error).await;
+    // Whoever follows waits for the node and then gets everything, in order.
+    let waits = request.follow || !matches!(error, BulkError::Away { .. });
+    if waits || place.last_words.is_empty() {
+        return (None, status);
+    }
+    let known = last_words(place, request, end);
+    let more = match &known {
+        Some(piece) => {
+            format!("the last {} of {} bytes came with its end", piece.data.len(), place.expected)
+        }
+        None if request.stderr => return (None, status),
+        None => format!("docket logs {job} --stderr shows its last words"),
+    };
+    (known, agent_away(format!("{}; {more}", status.message())))
+}
+
+/// The end of stderr as far as the ledger has it and the reader wants it.
+fn last_words(place: &Place, request: &v1::LogsRequest, end: u64) -> Option<v1::LogPiece> {
+    let words = &place.last_words;
+    let begin = place.expected.checked_sub(words.len() as u64)?;
+    let skipped = usize::try_from(end.saturating_sub(begin)).unwrap_or(usize::MAX);
+    let from_end = request.tail_lines.map_or(0, |lines| start_of_last(words, lines));
+    let from = skipped.max(from_end);
+    let data = words.get(from..).filter(|data| request.stderr && !data.is_empty())?;
+    Some(v1::LogPiece { offset: begin + from as u64, data: data.to_vec().into(), end: false })
+}
+
+/// Where the last `lines` lines begin; a newline at the very end ends the last one.
+fn start_of_last(text: &[u8], lines: u64) -> usize {
+    let Some(before) = usize::try_from(lines).ok().and_then(|lines| lines.checked_sub(1)) else {
+        return text.len();
+    };
+    let body = text.strip_suffix(b"\n").unwrap_or(text);
+    let newlines = body.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
+    newlines.map(|(at, _)| at + 1).nth(before).unwrap_or(0)
+}
+
+async fn refusal(shared: &Shared, agent_id: &str, node: &str, error: &BulkError) -> Status {
     match error {
         BulkError::Away { .. } => agent_away(silence(shared, agent_id, node).await),
         BulkError::Busy => status(Code::ResourceExhausted, "too-many-readers", error.to_string()),
@@ -240,5 +314,20 @@ fn local_time(wall_ms: u64) -> String {
             time.to_zoned_datetime(jiff::tz::TimeZone::system()).strftime("%H:%M").to_string()
         }
         Err(_) => format!("{wall_ms} ms"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::start_of_last;
+
+    #[test]
+    fn the_last_lines_of_known_words_are_found() {
+        let last = |text: &'static str, lines| &text[start_of_last(text.as_bytes(), lines)..];
+        assert_eq!(last("a\nb\nc\n", 2), "b\nc\n");
+        assert_eq!(last("a\nb\nc", 1), "c");
+        assert_eq!(last("a\n", 9), "a\n");
+        assert_eq!(last("a\n", 0), "");
+        assert_eq!(last("", 3), "");
     }
 }

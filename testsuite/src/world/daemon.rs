@@ -28,7 +28,12 @@ impl Daemon {
 
     /// What it printed so far.
     pub fn printed(&self) -> String {
-        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+        String::from_utf8_lossy(&self.printed_bytes()).into_owned()
+    }
+
+    /// The same, byte for byte.
+    pub fn printed_bytes(&self) -> Vec<u8> {
+        std::fs::read(&self.log).unwrap_or_default()
     }
 
     /// Panics with its log if it has ended.

@@ -6,6 +6,8 @@
 //! | true exit codes, signals and start failures | `ends.rs` |
 //! | each launch step fails in turn: by name, and by whose fault | `start_failures.rs` |
 //! | output and input, byte for byte | `streams.rs` |
+//! | followers: slow, cut off, early and late, and the last words of the dead | `followers.rs` |
+//! | where output is kept: patterns, what is removed or away, links and other users' files | `kept_output.rs` |
 //! | an acknowledged job survives everything (P1) and runs once | `durable.rs` |
 //! | nobody misses an end while daemons are away (P3, P4) | `outage.rs` |
 //! | two kinds of loss, two answers: killed, frozen, cut off, cloned, rebooted (P2-P7) | `finish/` |
@@ -25,6 +27,8 @@ mod ends;
 mod ffmpeg;
 mod finish;
 mod first_steps;
+mod followers;
+mod kept_output;
 mod limits;
 mod one_directory;
 mod outage;

@@ -12,7 +12,7 @@ use testsuite::{heavy_world, world};
 const GROWTH_MAX: u64 = 48 << 20;
 
 /// Bytes without a pattern that a codec could hide behind, the same in every run.
-fn noise(count: usize) -> Vec<u8> {
+pub fn noise(count: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(count + 8);
     while bytes.len() < count {
@@ -25,7 +25,7 @@ fn noise(count: usize) -> Vec<u8> {
     bytes
 }
 
-fn every_byte() -> Vec<u8> {
+pub fn every_byte() -> Vec<u8> {
     (0..=255).chain((0..=255).rev()).collect()
 }
 
@@ -157,7 +157,7 @@ fn assert_rss_is_sane(world: &World) {
     }
 }
 
-fn write_noise(path: &Path, size: usize) {
+pub fn write_noise(path: &Path, size: usize) {
     let piece = noise(1 << 20);
     let mut file = BufWriter::new(File::create(path).unwrap());
     for number in 0..size / piece.len() {

@@ -314,7 +314,8 @@ impl Keeper {
         };
         let failed = !matches!(finish.end, Some(End::WaitStatus(0)));
         let run_file = task.run_file();
-        let measure = Measure { run_file, start, want_tail: failed, tidy: leftover == 0 };
+        let (uid, tidy) = (task.accepted.uid, leftover == 0);
+        let measure = Measure { run_file, start, uid, want_tail: failed, tidy };
         if measure.is_local() {
             let measured = outputs::measure(&measure);
             return self.close(id, with_sizes(finish, measured));

@@ -4,14 +4,19 @@
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::rights::Rights;
 use proto::v1::StartFact;
 
 /// Of a failed attempt's stderr travels with its finish (design 5, Logs).
 pub(crate) const TAIL_MAX_BYTES: u64 = 4096;
+
+/// A group that nobody is in: the kernel's id of what has none.
+const NO_GROUP: u32 = 65_534;
 
 /// What is to be measured.
 #[derive(Clone, Debug)]
@@ -19,6 +24,8 @@ pub(crate) struct Measure {
     /// Prefix of the run files.
     pub run_file: PathBuf,
     pub start: StartFact,
+    /// Whom the job ran as.
+    pub uid: u32,
     pub want_tail: bool,
     /// No process of the tree is left: empty run files and the script may go.
     pub tidy: bool,
@@ -89,6 +96,7 @@ fn remove_script(run_file: &Path) {
 struct Output {
     path: PathBuf,
     own: bool,
+    uid: u32,
     dev: u64,
     ino: u64,
 }
@@ -101,7 +109,7 @@ impl Output {
         } else {
             PathBuf::from(OsStr::from_bytes(given))
         };
-        Output { path, own, dev, ino }
+        Output { path, own, uid: what.uid, dev, ino }
     }
 
     fn is_it(&self, meta: &fs::Metadata) -> bool {
@@ -116,15 +124,17 @@ impl Output {
     }
 
     fn tail(&self) -> io::Result<Vec<u8>> {
-        let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
         let no_follow = if self.own { libc::O_NOFOLLOW } else { 0 };
-        let file: File =
-            OpenOptions::new().read(true).custom_flags(flags | no_follow).open(&self.path)?;
-        let meta = file.metadata()?;
+        let looked_at = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_PATH | no_follow)
+            .open(&self.path)?;
+        let meta = looked_at.metadata()?;
         // Checked on the open file: a root keeper must not become a way to read any file.
         if !self.is_it(&meta) {
             return Ok(Vec::new());
         }
+        let file = self.reopened(&looked_at)?;
         let from = meta.len().saturating_sub(TAIL_MAX_BYTES);
         let mut tail = vec![0; (meta.len() - from) as usize];
         let mut read = 0;
@@ -136,6 +146,18 @@ impl Output {
         }
         tail.truncate(read);
         Ok(tail)
+    }
+
+    /// The same file, for reading. One that the user chose must be one that the user may read: the
+    /// job may have had the right to write alone. Groups are not asked for: the user database may
+    /// take its time, and all that is lost is a tail.
+    fn reopened(&self, looked_at: &File) -> io::Result<File> {
+        let path = format!("/proc/self/fd/{}", looked_at.as_raw_fd());
+        if self.own {
+            return File::open(path);
+        }
+        let rights = Rights { uid: self.uid, gid: NO_GROUP, groups: Vec::new() };
+        rights.borrowed(|| File::open(path))?
     }
 
     fn remove_if_empty(&self) {
@@ -163,7 +185,7 @@ mod tests {
         let ((stdout_dev, stdout_ino), (stderr_dev, stderr_ino)) = (ids(".out"), ids(".err"));
         let start =
             StartFact { stdout_dev, stdout_ino, stderr_dev, stderr_ino, ..StartFact::default() };
-        Measure { run_file: dir.join("x.1"), start, want_tail, tidy: true }
+        Measure { run_file: dir.join("x.1"), start, uid: 0, want_tail, tidy: true }
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Output files: which may be served, and their bytes. An agent of root must not become a way to
 //! read any file (design 5): only regular files, no link in the run directory, and a `--stdout` file
-//! only while device and inode are those that the job opened.
+//! only while device and inode are those that the job opened, and the job's user may read it.
 
 use super::relay::PIECE_BYTES;
+use crate::passwd;
 use crate::retention;
+use crate::rights::Rights;
 use proto::{AttemptId, v1};
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsStr;
@@ -14,7 +16,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 use thiserror::Error;
+use worker_agent_core::NoUser;
 
 /// Bytes looked at in one step backwards for the last lines.
 const TAIL_STEP_BYTES: u64 = 64 << 10;
@@ -43,8 +47,27 @@ pub enum OutputError {
         /// The file.
         path: PathBuf,
     },
+    /// A `--stdout` file that the job could write and its user may not read.
+    #[error("{path} is not served: the job's user may not read it")]
+    NotReadable {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Whether the job's user may read it cannot be known now.
+    #[error("{path} is not served: it needs the rights of user {uid}, and {why}; try again later")]
+    NoUser {
+        /// The file.
+        path: PathBuf,
+        /// Whom.
+        uid: u32,
+        /// What the user database said.
+        why: String,
+    },
     /// Removed by docket's own retention.
-    #[error("{path} was removed: {why}")]
+    #[error(
+        "{path} was removed {why}; output that is to stay longer goes to a file of yours (--stdout), \
+         or needs more than these limits of [agent]"
+    )]
     Removed {
         /// The file.
         path: PathBuf,
@@ -71,11 +94,16 @@ pub enum OutputError {
 }
 
 impl OutputError {
-    /// Whether the bytes can never come back.
+    /// Whether waiting cannot bring the bytes.
     pub fn is_gone(&self) -> bool {
         matches!(
             self,
-            OutputError::Replaced { .. } | OutputError::Removed { .. } | OutputError::Gone { .. }
+            OutputError::NotKnown { .. }
+                | OutputError::NotRegular { .. }
+                | OutputError::Replaced { .. }
+                | OutputError::NotReadable { .. }
+                | OutputError::Removed { .. }
+                | OutputError::Gone { .. }
         )
     }
 }
@@ -108,9 +136,12 @@ pub async fn blocking<T: Send + 'static>(
 /// Opens what is asked for; `None`: it does not exist.
 pub fn open(runs: &Path, read: &v1::ReadOutput) -> Result<Option<Begun>, OutputError> {
     let path = path_of(runs, read)?;
-    let file = match open_file(&path, read.path.is_empty()) {
+    let file = match open_as_its_user(&path, read)? {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied && !read.path.is_empty() => {
+            return Err(OutputError::NotReadable { path });
+        }
         // O_NOFOLLOW on a link.
         Err(e) if e.raw_os_error() == Some(libc::ELOOP) => {
             return Err(OutputError::NotRegular { path });
@@ -141,7 +172,7 @@ pub fn why_missing(runs: &Path, read: &v1::ReadOutput) -> Result<(), OutputError
     let path = path_of(runs, read)?;
     if let Some(attempt) = attempt_of(read)
         && read.path.is_empty()
-        && let Some(why) = retention::removal_of(runs, attempt)
+        && let Some(why) = retention::removal_of(runs, attempt, kind_of(read), SystemTime::now())
     {
         return Err(OutputError::Removed { path, why });
     }
@@ -155,14 +186,44 @@ fn attempt_of(read: &v1::ReadOutput) -> Option<AttemptId> {
     AttemptId::from_wire(read.attempt.as_ref()).ok()
 }
 
+fn kind_of(read: &v1::ReadOutput) -> &'static str {
+    if read.stderr { "err" } else { "out" }
+}
+
 fn path_of(runs: &Path, read: &v1::ReadOutput) -> Result<PathBuf, OutputError> {
     if !read.path.is_empty() {
         return Ok(PathBuf::from(OsStr::from_bytes(&read.path)));
     }
     let attempt = attempt_of(read).ok_or(OutputError::NoAttempt)?;
     let mut path = worker_agent_core::run_file(runs.as_os_str().as_bytes(), attempt);
-    path.extend_from_slice(if read.stderr { b".err" } else { b".out" });
+    path.push(b'.');
+    path.extend_from_slice(kind_of(read).as_bytes());
     Ok(PathBuf::from(OsStr::from_bytes(&path)))
+}
+
+/// A path that the user chose is opened with that user's rights. The run directory is the node's own.
+fn open_as_its_user(path: &Path, read: &v1::ReadOutput) -> Result<io::Result<File>, OutputError> {
+    let Some(uid) = read.uid.filter(|uid| *uid != 0 && !read.path.is_empty()) else {
+        return Ok(open_file(path, read.path.is_empty()));
+    };
+    // Only a node of root has rights to lay down; nobody else need know the user.
+    if !rustix::process::geteuid().is_root() {
+        return Ok(open_file(path, false));
+    }
+    let user = passwd::look_up(uid).map_err(|why| no_user(path, uid, &why))?;
+    let rights = Rights { uid, gid: user.gid, groups: user.groups };
+    let opened = rights.borrowed(|| open_file(path, false));
+    Ok(opened.unwrap_or_else(Err))
+}
+
+fn no_user(path: &Path, uid: u32, why: &NoUser) -> OutputError {
+    let why = match why {
+        NoUser::Absent => "this node has no such user".to_owned(),
+        NoUser::Failed { errno } => {
+            format!("the node cannot look it up: {}", io::Error::from_raw_os_error(*errno))
+        }
+    };
+    OutputError::NoUser { path: path.to_path_buf(), uid, why }
 }
 
 /// Opens for reading without waking a device or waiting for a pipe: looked at first, then reopened.
@@ -315,7 +376,8 @@ mod tests {
         let read = v1::ReadOutput { attempt: attempt(), ..v1::ReadOutput::default() };
         let file = run.join("0.1.out");
         symlink("/etc/passwd", &file).unwrap();
-        assert!(matches!(open(dir.path(), &read), Err(OutputError::NotRegular { .. })));
+        let error = open(dir.path(), &read).unwrap_err();
+        assert!(matches!(error, OutputError::NotRegular { .. }) && error.is_gone(), "{error:?}");
         fs::remove_file(&file).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, &file, Mode::RUSR | Mode::WUSR).unwrap();
         assert!(matches!(open(dir.path(), &read), Err(OutputError::NotRegular { .. })));
