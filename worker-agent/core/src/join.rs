@@ -170,9 +170,12 @@ impl AgentCore {
         }
         if !seen.cluster_id.is_empty() && seen.cluster_id != welcome.cluster_id {
             return Err(format!(
-                "this node belongs to cluster {}, the controller is of {}: check `controllers`, \
-                 or give this agent a new data directory",
-                seen.cluster_id, welcome.cluster_id
+                "this node belongs to cluster {mine}, the controller that answers is of cluster \
+                 {theirs}: no order of it is taken, and no job is touched. Name {mine}'s own in \
+                 `controllers`; or, to serve {theirs}, give this agent a data directory of its own, or \
+                 remove agent.state in this one where {mine} is gone for good",
+                mine = seen.cluster_id,
+                theirs = welcome.cluster_id
             ));
         }
         if (welcome.generation, term) < (seen.generation, seen.term) {

@@ -86,10 +86,13 @@ pub(super) fn take(
     if let Some(life) = reign.lives.get_mut(agent) {
         // An agent that has not heard its keeper knows nothing of its disk.
         let full = if beat.keeper_answers { beat.disk_full } else { life.disk_full };
-        let freed = life.disk_full && !full;
+        // Orders to it would be dropped there.
+        let keeperless = !beat.keeper_answers && !beat.problem.is_empty();
+        let usable = life.disk_full && !full || life.keeperless && !keeperless;
         life.disk_full = full;
+        life.keeperless = keeperless;
         life.problem = beat.problem;
-        if freed {
+        if usable {
             reign.placing.look_again();
         }
     }

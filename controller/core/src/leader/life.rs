@@ -34,6 +34,8 @@ pub(super) struct Life {
     /// The jobs were declared unknown because nobody vouched for them.
     pub unvouched: bool,
     pub disk_full: bool,
+    /// No keeper answers there, and its agent says why.
+    pub keeperless: bool,
     /// The node's own words for its operator; empty: none.
     pub problem: String,
 }
@@ -61,6 +63,7 @@ impl Life {
             unvouched_ms: 0,
             unvouched: false,
             disk_full: false,
+            keeperless: false,
             problem: String::new(),
         }
     }

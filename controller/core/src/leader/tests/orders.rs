@@ -117,6 +117,26 @@ fn a_full_disk_is_remembered_until_its_keeper_says_otherwise() {
 }
 
 #[test]
+fn a_node_without_a_keeper_that_says_why_gets_no_new_job() {
+    let mut world = World::new();
+    let session = world.joined(join(1), vec![]);
+    let gone = v1::Heartbeat { problem: "its directory is gone".into(), ..Default::default() };
+    world.say(session, Up::Heartbeat(gone));
+    let job = world.submit();
+    assert!(world.take(session).is_empty());
+    assert_eq!(world.state(job), StateName::Pend);
+    let view = world.leader.node_views(&world.ledger, world.now).remove(0);
+    assert_eq!(
+        (view.reachable, &view.notes[..]),
+        (false, &["its directory is gone".to_owned()][..])
+    );
+    // Its keeper answers again.
+    world.beat(session, 0, 0, 0);
+    world.pass(1_100);
+    assert_eq!(world.take(session), [format!("run {job}/1")]);
+}
+
+#[test]
 fn a_cancel_kills_once_and_again_after_the_next_join() {
     let mut world = World::new();
     let session = world.joined(join(1), vec![]);
