@@ -2,6 +2,7 @@
 //! decisions are the core's; here are sockets, files and the clock.
 
 use crate::config::{Config, ConfigError};
+use crate::home::{Home, RUNS};
 use crate::inventory;
 use crate::keeper_client::KeeperLink;
 use crate::output::{Place, Relays};
@@ -18,6 +19,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use thiserror::Error;
 use tokio::task::JoinSet;
@@ -99,7 +101,7 @@ struct Agent {
     relays: Relays,
     lookups: JoinSet<(u32, Result<User, NoUser>)>,
     sweeps: JoinSet<()>,
-    runs: PathBuf,
+    home: Arc<Home>,
     limits: Limits,
     cpus: u32,
     /// Events that actions caused at once.
@@ -117,16 +119,18 @@ impl Agent {
     ) -> Result<Self, AgentError> {
         config.check()?;
         let data = directory(&config.data)?;
-        let runs = directory(&data.join("runs"))?;
+        let runs = directory(&data.join(RUNS))?;
         let lock = lock(&data)?;
-        let state_file = StateFile::new(&data);
+        let unusable = |source| AgentError::Directory { path: data.clone(), source };
+        let home = Arc::new(Home::open(&data).map_err(unusable)?);
+        let state_file = StateFile::new(Arc::clone(&home));
         let saved = match state_file.load()? {
             Some(saved) => saved,
             None => first_start(&state_file)?,
         };
         let resources = inventory::resources(config);
         let cpus = resources.cpus;
-        let place = Place { runs: runs.clone(), agent_id: saved.agent_id.clone() };
+        let place = Place { home: Arc::clone(&home), agent_id: saved.agent_id.clone() };
         let core_config = CoreConfig {
             name: config.node_name(),
             process_id: random::<16>()?.to_vec(),
@@ -145,12 +149,12 @@ impl Agent {
             core: AgentCore::new(core_config, saved),
             started: Instant::now(),
             state_file,
-            keeper: KeeperLink::new(data),
+            keeper: KeeperLink::new(Arc::clone(&home)),
             sessions: Sessions::new(connector),
             relays: Relays::new(place),
             lookups: JoinSet::new(),
             sweeps: JoinSet::new(),
-            runs,
+            home,
             limits: Limits {
                 keep: config.run_retention,
                 space: config.run_space,
@@ -253,8 +257,10 @@ impl Agent {
         if !self.sweeps.is_empty() {
             return;
         }
-        let (runs, limits, stop) = (self.runs.clone(), self.limits.clone(), self.stop.clone());
+        let (home, limits, stop) = (Arc::clone(&self.home), self.limits.clone(), self.stop.clone());
         self.sweeps.spawn_blocking(move || {
+            // Never in another directory that took its name.
+            let runs = home.runs();
             let give_up = || stop.is_cancelled();
             match retention::sweep(&runs, &limits, &live, SystemTime::now(), &give_up) {
                 Ok(swept) if swept.files == 0 => {}

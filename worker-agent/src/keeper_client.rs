@@ -2,15 +2,16 @@
 //! lock is free (design 2, Processes), frames requests and events.
 //!
 //! A lock that is held without an answer is told to the operator and tried again for ever: a second
-//! keeper would run jobs twice.
+//! keeper would run jobs twice. A keeper that serves somebody else is left to him for ever longer: two
+//! agents would take it from each other without end. A directory that was deleted gets none any more.
 
+use crate::home::{Home, Place};
 use crate::keeper::{LockState, launch, lock_state};
-use crate::wire::through;
 use futures::future::BoxFuture;
 use prost::Message as _;
 use proto::v1;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -27,9 +28,13 @@ const EAGER: Duration = Duration::from_millis(2);
 const PATIENT: Duration = Duration::from_millis(250);
 
 /// Between tries to start one that says why it does not start, doubling: what is wrong with its
-/// directory is seldom over at once, and each try forks and writes to its log.
+/// directory is seldom over at once, and each try forks and writes to its log. And before one that
+/// another agent took is taken back.
 const FAILED_FIRST: Duration = Duration::from_secs(1);
 const FAILED_LAST: Duration = Duration::from_secs(30);
+
+/// A keeper that served this agent alone for so long is not shared: the other one would be back.
+const ALONE_AFTER: Duration = Duration::from_secs(60);
 
 /// Requests that may wait unread. The window of a session's orders fits; past it the keeper hangs,
 /// and the connection is given up so that a later join sees what was lost.
@@ -40,18 +45,32 @@ const READ_BYTES: usize = 64 << 10;
 
 /// The one keeper of a data directory, reached or not.
 pub struct KeeperLink {
-    dir: PathBuf,
+    home: Arc<Home>,
     phase: Phase,
     /// Since when nobody answers; eager tries and silence before the operator is told.
     away_since: Instant,
     /// Starts in a row that failed.
     failures: u32,
+    /// The keeper that hung up last, if it did: one that lives on did so for another agent, unless it
+    /// is another program now.
+    hung_up: Option<Served>,
+    /// Times in a row that it did.
+    displaced: u32,
+    /// To be told next.
+    said: Option<Event>,
 }
 
+/// A keeper: its pid, 0 if it does not tell, and its version.
+type Served = (u32, String);
+
 enum Phase {
-    Waiting { until: Instant },
+    Waiting {
+        until: Instant,
+    },
     Trying(BoxFuture<'static, Attempt>),
     Up(Box<Open>),
+    /// There will be none any more.
+    Over,
 }
 
 enum Attempt {
@@ -64,6 +83,8 @@ enum Attempt {
     Failed {
         why: String,
     },
+    /// The directory was deleted.
+    Deleted,
 }
 
 struct Open {
@@ -73,14 +94,24 @@ struct Open {
     outbox: Vec<u8>,
     outbox_sent: usize,
     welcomed: bool,
+    /// Who it is, once that is told.
+    by: Served,
     since: Instant,
 }
 
 impl KeeperLink {
     /// Nothing is done before [`KeeperLink::next`].
-    pub fn new(dir: PathBuf) -> Self {
+    pub fn new(home: Arc<Home>) -> Self {
         let now = Instant::now();
-        KeeperLink { dir, phase: Phase::Waiting { until: now }, away_since: now, failures: 0 }
+        KeeperLink {
+            home,
+            phase: Phase::Waiting { until: now },
+            away_since: now,
+            failures: 0,
+            hung_up: None,
+            displaced: 0,
+            said: None,
+        }
     }
 
     /// Queues a request; without a keeper it is dropped, as the core knows.
@@ -102,20 +133,30 @@ impl KeeperLink {
     /// The next event of the keeper or about it. Cancel-safe.
     pub async fn next(&mut self) -> Event {
         loop {
+            if let Some(event) = self.said.take() {
+                return event;
+            }
             let event = match &mut self.phase {
                 Phase::Waiting { until } => {
                     sleep_until(*until).await;
-                    self.phase = Phase::Trying(Box::pin(attempt(self.dir.clone())));
+                    self.phase = Phase::Trying(Box::pin(attempt(Arc::clone(&self.home))));
                     None
                 }
                 Phase::Trying(attempt) => {
                     let attempt = attempt.await;
                     self.tried(attempt)
                 }
-                Phase::Up(open) => match open.next().await {
-                    Ok(event) => Some(Event::FromKeeper(event)),
-                    Err(error) => self.lost(&error),
-                },
+                Phase::Up(open) if self.displaced > 0 => {
+                    match timeout_at(open.since + ALONE_AFTER, open.next()).await {
+                        Ok(heard) => self.heard(heard),
+                        Err(_) => self.alone(),
+                    }
+                }
+                Phase::Up(open) => {
+                    let heard = open.next().await;
+                    self.heard(heard)
+                }
+                Phase::Over => std::future::pending().await,
             };
             if let Some(event) = event {
                 return event;
@@ -127,7 +168,7 @@ impl KeeperLink {
         let late = self.away_since.elapsed() >= ANSWER_WITHIN;
         let pause = if late { PATIENT } else { EAGER };
         self.phase = Phase::Waiting { until: Instant::now() + pause };
-        let lock = self.dir.join("keeper.lock");
+        let dir = self.home.name().display();
         match attempt {
             Attempt::Connected(stream) => {
                 self.failures = 0;
@@ -135,14 +176,12 @@ impl KeeperLink {
                 None
             }
             Attempt::Held { by } if late => Some(Event::KeeperTrouble(format!(
-                "{} is held ({by}), but its keeper has not answered for {} s: see keeper.log there, and \
-                 end that process if it hangs; a second keeper is never started",
-                lock.display(),
+                "{dir}/keeper.lock is held ({by}), but its keeper has not answered for {} s: see \
+                 keeper.log there, and end that process if it hangs; a second keeper is never started",
                 ANSWER_WITHIN.as_secs(),
             ))),
             Attempt::Launched if late => Some(Event::KeeperTrouble(format!(
-                "the keeper of {} was started and does not answer: see keeper.log there",
-                self.dir.display()
+                "the keeper of {dir} was started and does not answer: see keeper.log there"
             ))),
             Attempt::Held { .. } | Attempt::Launched => None,
             Attempt::Failed { why } => {
@@ -151,19 +190,70 @@ impl KeeperLink {
                 self.phase = Phase::Waiting { until: Instant::now() + pause };
                 Some(Event::KeeperTrouble(why))
             }
+            Attempt::Deleted => {
+                let why = format!(
+                    "the data directory {dir} was deleted under this agent: no new job starts here, \
+                     and it is not made again; start the agent again to begin with a new directory"
+                );
+                self.phase = Phase::Over;
+                Some(Event::KeeperTrouble(why))
+            }
         }
+    }
+
+    fn heard(&mut self, heard: io::Result<v1::KeeperEvent>) -> Option<Event> {
+        let event = match heard {
+            Ok(event) => event,
+            Err(error) => return self.lost(&error),
+        };
+        if let Some(v1::keeper_event::Kind::Welcome(welcome)) = &event.kind {
+            let pid = welcome.pid;
+            // An older keeper does not tell its pid.
+            let before = self.hung_up.take().filter(|(before, _)| *before != 0);
+            let same = before.is_some_and(|before| before == (pid, welcome.version.clone()));
+            self.displaced = if same { self.displaced.saturating_add(1) } else { 0 };
+            self.said = same.then(|| Event::KeeperTrouble(self.shared(pid)));
+        }
+        Some(Event::FromKeeper(event))
+    }
+
+    fn shared(&self, pid: u32) -> String {
+        let dir = self.home.name().display();
+        format!(
+            "another agent uses this keeper: stop one. The keeper of {dir} (pid {pid}) serves whoever \
+             came last, and hung up on this agent (pid {}) while it lives on; find the other with \
+             `ps -eo pid,args | grep docket`. agent.lock keeps a second one off unless somebody \
+             removes it",
+            std::process::id()
+        )
+    }
+
+    /// Nobody came for a long time.
+    fn alone(&mut self) -> Option<Event> {
+        self.displaced = 0;
+        Some(Event::KeeperTrouble(String::new()))
     }
 
     fn lost(&mut self, error: &io::Error) -> Option<Event> {
         let Phase::Up(open) = &self.phase else { return None };
-        let welcomed = open.welcomed;
+        let (welcomed, by) = (open.welcomed, open.by.clone());
         let now = Instant::now();
-        self.phase = Phase::Waiting { until: now + if welcomed { EAGER } else { PATIENT } };
         if welcomed {
-            self.away_since = now;
+            // Else it is this agent that hung up.
+            let by_keeper = matches!(
+                error.kind(),
+                io::ErrorKind::UnexpectedEof
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::BrokenPipe
+            );
+            self.hung_up = by_keeper.then_some(by);
+            let pause = self.displaced.checked_sub(1).map_or(EAGER, pause_after);
+            self.phase = Phase::Waiting { until: now + pause };
+            self.away_since = now + pause;
             return Some(Event::KeeperLost);
         }
-        let dir = self.dir.display();
+        self.phase = Phase::Waiting { until: now + PATIENT };
+        let dir = self.home.name().display();
         let late = self.away_since.elapsed() >= ANSWER_WITHIN;
         late.then(|| Event::KeeperTrouble(format!("the keeper of {dir} does not answer: {error}")))
     }
@@ -173,24 +263,24 @@ fn pause_after(failures: u32) -> Duration {
     FAILED_FIRST.saturating_mul(1 << failures.min(8)).min(FAILED_LAST)
 }
 
-async fn attempt(dir: PathBuf) -> Attempt {
-    if let Ok(stream) = connect(&dir).await {
+async fn attempt(home: Arc<Home>) -> Attempt {
+    if let Ok(stream) = connect(&home).await {
         return Attempt::Connected(stream);
     }
-    let place = dir.clone();
+    let place = Arc::clone(&home);
     // Forking and waiting for the lock may block.
     match tokio::task::spawn_blocking(move || start_if_free(&place)).await {
-        Ok(Attempt::Launched) => wait_for_start(&dir).await,
+        Ok(Attempt::Launched) => wait_for_start(&home).await,
         Ok(attempt) => attempt,
         Err(error) => Attempt::Failed { why: format!("cannot start the keeper: {error}") },
     }
 }
 
 /// A keeper that was just started gets its time before anybody looks at the lock again.
-async fn wait_for_start(dir: &Path) -> Attempt {
+async fn wait_for_start(home: &Home) -> Attempt {
     let deadline = Instant::now() + ANSWER_WITHIN;
     while Instant::now() < deadline {
-        if let Ok(stream) = connect(dir).await {
+        if let Ok(stream) = connect(home).await {
             return Attempt::Connected(stream);
         }
         sleep(EAGER).await;
@@ -198,25 +288,36 @@ async fn wait_for_start(dir: &Path) -> Attempt {
     Attempt::Launched
 }
 
-fn start_if_free(dir: &Path) -> Attempt {
+fn start_if_free(home: &Home) -> Attempt {
+    let dir = home.name().display();
     let failed = |what: &str, error: io::Error| Attempt::Failed {
-        why: format!("cannot {what} the keeper of {}: {error}", dir.display()),
+        why: format!("cannot {what} the keeper of {dir}: {error}"),
     };
-    match lock_state(dir) {
-        Ok(LockState::Held { by }) => Attempt::Held { by },
-        Ok(LockState::Free) => match launch(dir) {
+    // The lock of this very directory, whatever has its name now.
+    match lock_state(&home.inside("")) {
+        Ok(LockState::Held { by }) => return Attempt::Held { by },
+        Ok(LockState::Free) => {}
+        Err(error) => return failed("look at the lock of", error),
+    }
+    match home.place() {
+        Ok(Place::At(path)) => match launch(&path) {
             Ok(()) => Attempt::Launched,
             Err(error) => failed("start", error),
         },
-        Err(error) => failed("look at the lock of", error),
+        Ok(Place::Deleted) => Attempt::Deleted,
+        Ok(Place::Away) => Attempt::Failed {
+            why: format!(
+                "the data directory {dir} was moved out of reach, so no keeper is started: move it \
+                 back, or start the agent again where it is now"
+            ),
+        },
+        Err(error) => failed("find the directory of", error),
     }
 }
 
-async fn connect(dir: &Path) -> io::Result<UnixStream> {
-    use rustix::fs::{Mode, OFlags, open};
-    // Through a descriptor of the directory: a socket's path may have 107 bytes only.
-    let dir = open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    UnixStream::connect(through(&dir, Path::new("keeper.sock"))).await
+/// Through the descriptor, also since a socket's path may have 107 bytes only.
+async fn connect(home: &Home) -> io::Result<UnixStream> {
+    UnixStream::connect(home.inside("keeper.sock")).await
 }
 
 impl Open {
@@ -228,6 +329,7 @@ impl Open {
             outbox: Vec::new(),
             outbox_sent: 0,
             welcomed: false,
+            by: Served::default(),
             since: Instant::now(),
         };
         let version = env!("CARGO_PKG_VERSION").to_owned();
@@ -263,7 +365,9 @@ impl Open {
     async fn next(&mut self) -> io::Result<v1::KeeperEvent> {
         loop {
             if let Some(event) = self.take_frame()? {
-                self.welcomed |= matches!(event.kind, Some(v1::keeper_event::Kind::Welcome(_)));
+                if let Some(v1::keeper_event::Kind::Welcome(welcome)) = &event.kind {
+                    (self.welcomed, self.by) = (true, (welcome.pid, welcome.version.clone()));
+                }
                 return Ok(event);
             }
             self.flush()?;
@@ -330,7 +434,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_keeper_that_does_not_start_is_tried_again_ever_later() {
-        let mut link = KeeperLink::new(PathBuf::from("/nowhere"));
+        let dir = tempfile::tempdir().unwrap();
+        let mut link = KeeperLink::new(Arc::new(Home::open(dir.path()).unwrap()));
         let failed = || Attempt::Failed { why: "the journal cannot be opened".into() };
         for seconds in [1, 2, 4, 8, 16, 30, 30] {
             assert!(matches!(link.tried(failed()), Some(Event::KeeperTrouble(_))));
@@ -340,5 +445,61 @@ mod tests {
         link.tried(Attempt::Connected(stream));
         link.tried(failed());
         assert_eq!(waits(&link), 1, "one that answered begins anew");
+    }
+
+    fn welcome(pid: u32, version: &str) -> io::Result<v1::KeeperEvent> {
+        let version = version.to_owned();
+        let welcome = v1::KeeperWelcome { pid, version, ..v1::KeeperWelcome::default() };
+        Ok(v1::KeeperEvent { kind: Some(v1::keeper_event::Kind::Welcome(welcome)) })
+    }
+
+    /// Up with a keeper of this pid.
+    fn up(link: &mut KeeperLink, pid: u32) -> UnixStream {
+        up_as(link, pid, "1.0.0")
+    }
+
+    fn up_as(link: &mut KeeperLink, pid: u32, version: &str) -> UnixStream {
+        let (stream, other) = UnixStream::pair().unwrap();
+        link.tried(Attempt::Connected(stream));
+        let Phase::Up(open) = &mut link.phase else { panic!("it is not up") };
+        (open.welcomed, open.by) = (true, (pid, version.to_owned()));
+        link.heard(welcome(pid, version));
+        other
+    }
+
+    #[tokio::test]
+    async fn a_keeper_that_another_agent_took_is_taken_back_ever_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut link = KeeperLink::new(Arc::new(Home::open(dir.path()).unwrap()));
+        let gone = || io::Error::from(io::ErrorKind::UnexpectedEof);
+        let _first = up(&mut link, 7);
+        for seconds in [0, 1, 2, 4, 8, 16, 30, 30] {
+            assert!(matches!(link.lost(&gone()), Some(Event::KeeperLost)));
+            assert_eq!(waits(&link), seconds);
+            let _other = up(&mut link, 7);
+            assert!(matches!(link.said.take(), Some(Event::KeeperTrouble(_))));
+        }
+        // Nobody came for long.
+        assert!(matches!(link.alone(), Some(Event::KeeperTrouble(none)) if none.is_empty()));
+        link.lost(&gone());
+        assert_eq!(waits(&link), 0);
+        // One that this agent gave up itself, and one that does not tell who it is.
+        for pid in [7, 0, 0] {
+            let _other = up(&mut link, pid);
+            link.said = None;
+            link.lost(&io::Error::other("the keeper does not read its socket"));
+            let _other = up(&mut link, pid);
+            assert!(link.said.is_none() && link.displaced == 0);
+            link.lost(&gone());
+        }
+    }
+    #[tokio::test]
+    async fn a_keeper_that_goes_on_as_a_newer_program_was_taken_by_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut link = KeeperLink::new(Arc::new(Home::open(dir.path()).unwrap()));
+        let _older = up_as(&mut link, 7, "1.0.0");
+        link.lost(&io::ErrorKind::UnexpectedEof.into());
+        let _newer = up_as(&mut link, 7, "1.1.0");
+        assert!(link.said.is_none() && link.displaced == 0);
     }
 }

@@ -8,6 +8,7 @@
 
 mod agent;
 mod config;
+mod home;
 mod inventory;
 mod keeper_client;
 mod output;

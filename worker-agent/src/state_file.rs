@@ -9,12 +9,16 @@
 //! It never guesses: where no copy is whole the file is refused by name, for a lost incarnation or
 //! term could make this agent obey a leader that is none.
 
+use crate::home::Home;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 use thiserror::Error;
 use worker_agent_core::Saved;
+
+const NAME: &str = "agent.state";
 
 const HEADER: &str = "docket-agent 2";
 
@@ -27,7 +31,7 @@ const COPY_BYTES: usize = 4096;
 /// The file of one data directory.
 #[derive(Clone, Debug)]
 pub struct StateFile {
-    path: PathBuf,
+    home: Arc<Home>,
 }
 
 /// A state file that cannot be used.
@@ -65,14 +69,24 @@ pub enum StateFileError {
 }
 
 impl StateFile {
-    /// The file in this directory; nothing is read yet.
-    pub fn new(dir: &Path) -> Self {
-        StateFile { path: dir.join("agent.state") }
+    /// The file in this directory, under whatever name that is later; nothing is read yet.
+    pub fn new(home: Arc<Home>) -> Self {
+        StateFile { home }
+    }
+
+    /// To open it.
+    fn path(&self) -> PathBuf {
+        self.home.inside(NAME)
+    }
+
+    /// To name it.
+    fn shown(&self) -> PathBuf {
+        self.home.name().join(NAME)
     }
 
     /// What was saved last; `None` at the first start.
     pub fn load(&self) -> Result<Option<Saved>, StateFileError> {
-        let bytes = match fs::read(&self.path) {
+        let bytes = match fs::read(self.path()) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(self.io("read", source)),
@@ -81,7 +95,7 @@ impl StateFile {
             true => bytes.chunks(COPY_BYTES).map(Copy::of).collect(),
             false => vec![Copy::of_the_form_before(&bytes)],
         };
-        let path = self.path.clone();
+        let path = self.shown();
         if let Some(header) = copies.iter().find_map(Copy::newer) {
             return Err(StateFileError::Newer { path, header });
         }
@@ -97,7 +111,7 @@ impl StateFile {
     }
 
     fn write(&self, saved: &Saved) -> io::Result<()> {
-        let file = match OpenOptions::new().read(true).write(true).open(&self.path) {
+        let file = match OpenOptions::new().read(true).write(true).open(self.path()) {
             Ok(file) if file.metadata()?.len() == 2 * COPY_BYTES as u64 => file,
             Ok(_) => return self.make(saved),
             Err(e) if e.kind() == io::ErrorKind::NotFound => return self.make(saved),
@@ -117,7 +131,7 @@ impl StateFile {
     /// Makes the file with both copies, whose blocks it has from then on.
     fn make(&self, saved: &Saved) -> io::Result<()> {
         let text = render(1, saved)?;
-        let temporary = self.path.with_extension("state.tmp");
+        let temporary = self.path().with_extension("state.tmp");
         let mut file = OpenOptions::new()
             .write(true)
             .create(true)
@@ -127,15 +141,15 @@ impl StateFile {
         file.write_all(&text)?;
         file.write_all(&text)?;
         file.sync_all()?;
-        fs::rename(&temporary, &self.path)?;
-        match self.path.parent() {
+        fs::rename(&temporary, self.path())?;
+        match self.path().parent() {
             Some(dir) => File::open(dir)?.sync_all(),
             None => Ok(()),
         }
     }
 
     fn io(&self, action: &'static str, source: io::Error) -> StateFileError {
-        StateFileError::Io { action, path: self.path.clone(), source }
+        StateFileError::Io { action, path: self.shown(), source }
     }
 }
 
@@ -224,6 +238,10 @@ mod tests {
     use super::*;
     use std::os::unix::fs::MetadataExt;
 
+    fn file_in(dir: &std::path::Path) -> StateFile {
+        StateFile::new(Arc::new(Home::open(dir).unwrap()))
+    }
+
     fn saved(incarnation: u64) -> Saved {
         Saved {
             agent_id: "a1b2".into(),
@@ -237,21 +255,21 @@ mod tests {
     #[test]
     fn what_is_saved_is_loaded_and_only_the_owner_may_read_it() {
         let dir = tempfile::tempdir().unwrap();
-        let file = StateFile::new(dir.path());
+        let file = file_in(dir.path());
         assert_eq!(file.load().unwrap(), None);
         for incarnation in 1..4 {
             file.save(&saved(incarnation)).unwrap();
             assert_eq!(file.load().unwrap(), Some(saved(incarnation)));
         }
-        assert_eq!(fs::metadata(&file.path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(file.path()).unwrap().mode() & 0o777, 0o600);
     }
 
     /// The file after a save of `new` over `old` that was cut off after so many bytes of its copy.
     fn torn(file: &StateFile, old: u64, new: u64, copy: usize, cut: usize) {
-        fs::remove_file(&file.path).ok();
+        fs::remove_file(file.path()).ok();
         file.save(&saved(old)).unwrap();
         let text = render(2, &saved(new)).unwrap();
-        let open = OpenOptions::new().write(true).open(&file.path).unwrap();
+        let open = OpenOptions::new().write(true).open(file.path()).unwrap();
         if copy == 1 {
             open.write_all_at(&text, 0).unwrap();
         }
@@ -261,7 +279,7 @@ mod tests {
     #[test]
     fn a_save_that_is_cut_off_leaves_the_older_or_the_newer_state() {
         let dir = tempfile::tempdir().unwrap();
-        let file = StateFile::new(dir.path());
+        let file = file_in(dir.path());
         for cut in 0..200 {
             torn(&file, 300, 4000, 0, cut);
             let first = file.load().unwrap().unwrap();
@@ -270,7 +288,7 @@ mod tests {
             assert_eq!(file.load().unwrap(), Some(saved(4000)), "cut at {cut} of the second");
             // The next save goes over what is spoiled first, and both copies are whole again.
             file.save(&saved(5)).unwrap();
-            let bytes = fs::read(&file.path).unwrap();
+            let bytes = fs::read(file.path()).unwrap();
             assert_eq!(bytes[..COPY_BYTES], bytes[COPY_BYTES..]);
             assert_eq!(file.load().unwrap(), Some(saved(5)));
         }
@@ -279,13 +297,13 @@ mod tests {
     #[test]
     fn the_only_whole_copy_is_touched_last() {
         let dir = tempfile::tempdir().unwrap();
-        let file = StateFile::new(dir.path());
+        let file = file_in(dir.path());
         for whole in [0, 1] {
-            fs::remove_file(&file.path).ok();
+            fs::remove_file(file.path()).ok();
             file.save(&saved(3)).unwrap();
-            let open = OpenOptions::new().write(true).open(&file.path).unwrap();
+            let open = OpenOptions::new().write(true).open(file.path()).unwrap();
             open.write_all_at(&[0; 50], ((1 - whole) * COPY_BYTES) as u64).unwrap();
-            let bytes = fs::read(&file.path).unwrap();
+            let bytes = fs::read(file.path()).unwrap();
             assert_eq!(places(&bytes).1, [1 - whole as u64, whole as u64]);
             assert_eq!(file.load().unwrap(), Some(saved(3)));
         }
@@ -294,13 +312,13 @@ mod tests {
     #[test]
     fn a_save_takes_no_room_but_for_the_first_one() {
         let dir = tempfile::tempdir().unwrap();
-        let file = StateFile::new(dir.path());
+        let file = file_in(dir.path());
         file.save(&saved(1)).unwrap();
-        let before = fs::metadata(&file.path).unwrap();
+        let before = fs::metadata(file.path()).unwrap();
         assert!(before.blocks() * 512 >= 2 * COPY_BYTES as u64, "its blocks are there");
         for incarnation in [2, u64::MAX] {
             file.save(&saved(incarnation)).unwrap();
-            let after = fs::metadata(&file.path).unwrap();
+            let after = fs::metadata(file.path()).unwrap();
             assert_eq!(after.ino(), before.ino(), "no other file is made");
             assert_eq!((after.len(), after.blocks()), (before.len(), before.blocks()));
             assert_eq!(file.load().unwrap(), Some(saved(incarnation)));
@@ -310,22 +328,22 @@ mod tests {
     #[test]
     fn a_file_cut_anywhere_or_with_both_copies_flipped_is_refused_by_name() {
         let dir = tempfile::tempdir().unwrap();
-        let file = StateFile::new(dir.path());
+        let file = file_in(dir.path());
         file.save(&saved(4)).unwrap();
-        let bytes = fs::read(&file.path).unwrap();
+        let bytes = fs::read(file.path()).unwrap();
         let text = bytes[..COPY_BYTES].trim_ascii_end().len();
         for at in 0..text {
             let mut flipped = bytes.clone();
             flipped[at] ^= 1;
-            fs::write(&file.path, &flipped).unwrap();
+            fs::write(file.path(), &flipped).unwrap();
             assert_eq!(file.load().unwrap(), Some(saved(4)), "the other copy is whole");
             flipped[COPY_BYTES + at] ^= 1;
-            fs::write(&file.path, &flipped).unwrap();
+            fs::write(file.path(), &flipped).unwrap();
             let error = file.load().unwrap_err().to_string();
             assert!(error.contains("agent.state"), "flip at {at}: {error}");
         }
         for at in [0, 1, text, COPY_BYTES, COPY_BYTES + text, 2 * COPY_BYTES - 1] {
-            fs::write(&file.path, &bytes[..at]).unwrap();
+            fs::write(file.path(), &bytes[..at]).unwrap();
             assert!(file.load().is_err(), "cut at {at}");
         }
     }
@@ -333,24 +351,24 @@ mod tests {
     #[test]
     fn the_form_before_is_read_and_becomes_the_new_one() {
         let dir = tempfile::tempdir().unwrap();
-        let file = StateFile::new(dir.path());
+        let file = file_in(dir.path());
         let body = "docket-agent 1\nagent_id a1b2\nincarnation 4\ncluster_id c-9\n\
                     generation 1\nterm 7\n";
         let sum = crc32c::crc32c(body.as_bytes());
-        fs::write(&file.path, format!("{body}crc32c {sum:08x}\n")).unwrap();
+        fs::write(file.path(), format!("{body}crc32c {sum:08x}\n")).unwrap();
         assert_eq!(file.load().unwrap(), Some(saved(4)));
         file.save(&saved(5)).unwrap();
-        assert_eq!(fs::metadata(&file.path).unwrap().len(), 2 * COPY_BYTES as u64);
+        assert_eq!(fs::metadata(file.path()).unwrap().len(), 2 * COPY_BYTES as u64);
         assert_eq!(file.load().unwrap(), Some(saved(5)));
     }
 
     #[test]
     fn a_newer_format_is_refused_by_its_version() {
         let dir = tempfile::tempdir().unwrap();
-        let file = StateFile::new(dir.path());
+        let file = file_in(dir.path());
         let body = "docket-agent 3\nwhatever\n";
         let sum = crc32c::crc32c(body.as_bytes());
-        fs::write(&file.path, format!("{body}crc32c {sum:08x}\n")).unwrap();
+        fs::write(file.path(), format!("{body}crc32c {sum:08x}\n")).unwrap();
         assert!(matches!(file.load(), Err(StateFileError::Newer { .. })));
     }
 }

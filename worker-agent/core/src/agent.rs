@@ -54,7 +54,7 @@ pub struct AgentCore {
     pub(crate) saved: Saved,
     pub(crate) link: Link,
     pub(crate) keeper: Option<KeeperView>,
-    /// Why there is no keeper; empty while there is one.
+    /// Why there is no keeper, or what is wrong with the one that there is; empty: nothing.
     pub(crate) keeper_trouble: String,
     pub(crate) relay: FactRelay,
     pub(crate) put_off: PutOff,
@@ -117,7 +117,7 @@ impl AgentCore {
             Event::Tick { load_permille } => self.load_permille = load_permille,
             Event::FromKeeper(event) => self.hear_keeper(event, now_ms),
             Event::KeeperLost => self.keeper_lost(),
-            Event::KeeperTrouble(why) => self.keeper_in_trouble(why),
+            Event::KeeperTrouble(why) => self.keeper_in_trouble(why, now_ms),
             Event::Connected { session, address } => self.connected(session, address, now_ms),
             Event::Disconnected { session, why } => self.disconnected(session, &why, now_ms),
             Event::FromLeader { session, message } => self.hear_leader(session, message, now_ms),

@@ -24,7 +24,7 @@ impl AgentCore {
     }
 
     /// What the keeper last vouched for; without a young answer it vouches for nothing.
-    fn heartbeat(&self, now_ms: u64) -> v1::Heartbeat {
+    pub(crate) fn heartbeat(&self, now_ms: u64) -> v1::Heartbeat {
         let load_permille = self.load_permille;
         let answer = self.keeper.as_ref().and_then(|keeper| keeper.pong.as_ref());
         let Some((pong, asked_ms)) = answer else {
@@ -33,10 +33,10 @@ impl AgentCore {
         };
         let age_ms = now_ms.saturating_sub(*asked_ms);
         let keeper_answers = age_ms <= self.config.heartbeat_interval_ms;
-        let problem = if keeper_answers {
-            pong.problem.clone()
-        } else {
-            format!("the keeper has not answered for {age_ms} ms")
+        let problem = match keeper_answers {
+            true if pong.problem.is_empty() => self.keeper_trouble.clone(),
+            true => pong.problem.clone(),
+            false => format!("the keeper has not answered for {age_ms} ms"),
         };
         v1::Heartbeat {
             h_ms: pong.boottime_ms,

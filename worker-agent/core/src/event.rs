@@ -22,7 +22,8 @@ pub enum Event {
     FromKeeper(v1::KeeperEvent),
     /// The socket to the keeper is gone; requests not answered may be lost.
     KeeperLost,
-    /// Why no keeper can be reached, for the operator.
+    /// Why no keeper can be reached, or what is wrong with the one that answers, for the operator;
+    /// empty: that is over.
     KeeperTrouble(String),
     /// The dial succeeded; own address of the connection as this node sees it.
     Connected {

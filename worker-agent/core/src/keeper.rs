@@ -99,10 +99,19 @@ impl AgentCore {
         self.asks.forget_all();
     }
 
-    pub(crate) fn keeper_in_trouble(&mut self, why: String) {
-        if self.keeper_trouble != why {
+    /// Where no keeper is left its controller hears of it at once: until then it sends jobs.
+    pub(crate) fn keeper_in_trouble(&mut self, why: String, now_ms: u64) {
+        if self.keeper_trouble == why {
+            return;
+        }
+        if !why.is_empty() {
             self.out.push(Action::Warn(why.clone()));
-            self.keeper_trouble = why;
+        }
+        self.keeper_trouble = why;
+        if let (Link::Joined(session), None) = (&self.link, &self.keeper) {
+            let no = session.no;
+            let beat = self.heartbeat(now_ms);
+            self.tell_leader(no, Up::Heartbeat(beat));
         }
     }
 

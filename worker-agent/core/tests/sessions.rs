@@ -127,6 +127,28 @@ fn a_welcome_of_another_cluster_or_of_a_stale_leader_is_refused() {
 }
 
 #[test]
+fn a_welcome_of_another_cluster_is_refused_with_what_to_do() {
+    let seen = Saved { cluster_id: "c1".into(), ..identity() };
+    let mut world = World::with(config(), seen);
+    world.keeper_welcomes(0);
+    world.connects(1);
+    world.warnings();
+    let welcome = v1::Welcome { cluster_id: "c2".into(), ..World::welcome() };
+    world.leader_says(1, 9, 1, Down::Welcome(welcome));
+    let said = world.warnings().join("\n");
+    let wanted = [
+        "this node belongs to cluster c1, the controller that answers is of cluster c2",
+        "no job is touched",
+        "Name c1's own in `controllers`",
+        "a data directory of its own",
+        "remove agent.state",
+    ];
+    for part in wanted {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+#[test]
 fn a_higher_term_is_saved_before_its_order_is_carried_out() {
     let mut world = World::joined();
     world.leader_says(1, 9, 1, Down::Kill(kill_order(4)));
@@ -394,8 +416,33 @@ fn trouble_with_the_keeper_is_told_once_and_shown_in_heartbeats() {
         world.happens(Event::KeeperTrouble("lock is held".into()));
     }
     assert_eq!(world.warnings(), ["lock is held"]);
+    let problems: Vec<String> = world.heartbeats().into_iter().map(|beat| beat.problem).collect();
+    assert_eq!(problems, ["lock is held"], "at once: until then it gets jobs");
     world.pass(INTERVAL_MS);
     assert_eq!(world.heartbeats().pop().unwrap().problem, "lock is held");
+}
+
+#[test]
+fn trouble_of_a_keeper_that_answers_is_shown_until_it_is_over() {
+    let mut world = World::new();
+    world.keeper_welcomes(0);
+    world.keeper_pongs(1);
+    world.joins(1);
+    world.heartbeats();
+    world.happens(Event::KeeperTrouble("another agent uses this keeper".into()));
+    assert!(world.heartbeats().is_empty(), "a keeper that answers keeps the schedule");
+    world.pass(INTERVAL_MS / 2);
+    world.keeper_pongs(1);
+    world.pass(INTERVAL_MS / 2);
+    let beat = world.heartbeats().pop().unwrap();
+    assert_eq!((beat.keeper_answers, &*beat.problem), (true, "another agent uses this keeper"));
+    world.warnings();
+    world.happens(Event::KeeperTrouble(String::new()));
+    assert!(world.warnings().is_empty());
+    world.pass(INTERVAL_MS / 2);
+    world.keeper_pongs(1);
+    world.pass(INTERVAL_MS / 2);
+    assert_eq!(world.heartbeats().pop().unwrap().problem, "");
 }
 
 #[test]

@@ -159,18 +159,13 @@ pub fn holds() -> Holds {
 }
 
 /// Starts guard and keeper of a data directory, detached from this process, unless they run. Returns
-/// when the keeper listens (or after 10 s); blocking. Makes the directory (mode 0700).
+/// when the keeper listens (or after 10 s); blocking. A directory that is not there is not made: it may have been deleted under
+/// its agent.
 ///
 /// # Errors
 /// What guard or keeper say of why they do not start, or a failed system call.
 pub fn launch(dir: &Path) -> io::Result<()> {
     let dir = std::path::absolute(dir)?;
-    match std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700)
-        .create(&dir)
-    {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
-        _ => {}
-    }
     if lock_state(&dir)? != LockState::Free {
         return Ok(());
     }

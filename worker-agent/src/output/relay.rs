@@ -3,11 +3,11 @@
 
 use super::file::{self, Output, OutputError};
 use super::watch::Watch;
+use crate::home::Home;
 use crate::wire::DialError;
 use futures::FutureExt as _;
 use proto::v1;
 use proto::v1::bulk_up::Kind as Up;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
@@ -25,8 +25,8 @@ const MISSING_POLL: Duration = Duration::from_millis(10);
 
 /// What all relays of an agent share.
 pub struct Place {
-    /// Directory of run files.
-    pub runs: PathBuf,
+    /// Where the run files are.
+    pub home: Arc<Home>,
     /// Shown to the peer.
     pub agent_id: String,
 }
@@ -147,7 +147,7 @@ impl Relay {
         ending: bool,
     ) -> Result<bool, Broken> {
         let (place, wanted) = (Arc::clone(place), Arc::clone(read));
-        let opened = file::blocking(move || file::open(&place.runs, &wanted)).await?;
+        let opened = file::blocking(move || file::open(&place.home.runs(), &wanted)).await?;
         let Some(begun) = opened else { return Ok(false) };
         if read.tail_lines.is_some() {
             cursor.offset = begun.offset;
@@ -172,7 +172,7 @@ impl Relay {
             return Ok(true);
         }
         let (place, wanted) = (Arc::clone(place), Arc::clone(read));
-        file::blocking(move || file::why_missing(&place.runs, &wanted)).await?;
+        file::blocking(move || file::why_missing(&place.home.runs(), &wanted)).await?;
         self.end(0).await
     }
 

@@ -24,6 +24,11 @@ impl FakeKeeper {
 
     /// Takes the agent's connection and answers its hello.
     pub async fn welcome(&mut self) {
+        self.welcome_as(0).await;
+    }
+
+    /// The same, of a keeper with this pid; 0: it does not tell.
+    pub async fn welcome_as(&mut self, pid: u32) {
         let (socket, _) = within(self.listener.accept()).await.unwrap();
         self.socket = Some(socket);
         assert!(matches!(self.request().await, Request::Hello(_)));
@@ -32,6 +37,7 @@ impl FakeKeeper {
             boot_id: vec![1],
             next_seq: 1,
             limits: "rlimits".into(),
+            pid,
             ..v1::KeeperWelcome::default()
         };
         self.tell(Event::Welcome(welcome)).await;

@@ -137,6 +137,19 @@ impl FakeSession {
         }
     }
 
+    /// The next message that is no heartbeat; `None`: a heartbeat told of this problem.
+    pub async fn hears_besides_beats_with(&mut self, problem: &str) -> Option<Up> {
+        loop {
+            match self.hears().await {
+                Up::Heartbeat(beat) if beat.problem.contains(problem) => return None,
+                Up::Heartbeat(beat) => {
+                    self.says(Down::Heartbeat(v1::HeartbeatAnswer { h_ms: beat.h_ms })).await;
+                }
+                other => return Some(other),
+            }
+        }
+    }
+
     /// Ends the stream down; the socket is left alone.
     pub fn ends_stream(self) -> (Streaming<v1::AgentMessage>, Arc<AtomicBool>) {
         (self.up, self.closed)

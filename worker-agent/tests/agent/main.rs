@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a surprise must end the test")]
 
 mod keeper;
+#[allow(dead_code, reason = "the tests of whole nodes use the rest of it")]
 mod leader;
 mod outputs;
 mod sessions;

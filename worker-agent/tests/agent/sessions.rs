@@ -177,6 +177,47 @@ async fn a_keeper_that_comes_back_is_found_and_a_new_session_made() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_agent_whose_keeper_serves_another_one_comes_back_ever_later_and_says_why() {
+    let mut node = Node::start().await;
+    node.keeper.welcome_as(7).await;
+    let mut session = node.leader.joined().await;
+    node.keeper.hang_up();
+    // It may have been anything: the second time the same keeper is there at once.
+    node.keeper.welcome_as(7).await;
+    let told = async {
+        loop {
+            match session.hears().await {
+                Up::Heartbeat(beat) if beat.problem.contains("another agent uses") => {
+                    return beat.problem;
+                }
+                Up::Goodbye(_) => {
+                    session = node.leader.joined().await;
+                    node.keeper.shows_nothing().await;
+                }
+                _ => {}
+            }
+        }
+    };
+    let said = within(told).await;
+    assert!(said.contains("another agent uses this keeper: stop one"), "{said}");
+    assert!(said.contains("(pid 7)") && said.contains("agent.lock"), "{said}");
+    for seconds in [1, 2] {
+        let begun = Instant::now();
+        node.keeper.hang_up();
+        node.keeper.welcome_as(7).await;
+        assert!(begun.elapsed() >= Duration::from_secs(seconds), "{:?}", begun.elapsed());
+    }
+    // Another keeper is another matter.
+    node.keeper.hang_up();
+    node.keeper.welcome_as(8).await;
+    let begun = Instant::now();
+    node.keeper.hang_up();
+    node.keeper.welcome_as(9).await;
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    node.stop.cancel();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_fatal_refusal_ends_the_agent_with_the_controllers_words() {
     let mut node = Node::start().await;
     node.keeper.welcome().await;

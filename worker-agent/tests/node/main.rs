@@ -7,6 +7,8 @@
 #[allow(dead_code, reason = "the agent's tests use the rest of it")]
 mod leader;
 
+mod directories;
+
 use leader::{FakeLeader, FakeSession};
 use prost::Message as _;
 use proto::v1;
@@ -43,7 +45,12 @@ fn main() -> ExitCode {
         _ => {
             // In a process of its own, for keepers inherit the environment.
             let mut command = Command::new(std::env::current_exe().unwrap());
-            let status = command.arg("scenarios").env(keeper::IDLE_SWITCH, "300").status().unwrap();
+            let status = command
+                .arg("scenarios")
+                .args(&args)
+                .env(keeper::IDLE_SWITCH, "300")
+                .status()
+                .unwrap();
             if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
     }
@@ -53,14 +60,41 @@ fn main() -> ExitCode {
 const OLDER: &str = "docket-0.0.1";
 
 async fn scenarios() {
-    an_older_keeper_goes_on_as_the_program_of_a_newer_agent().await;
-    println!("test an_older_keeper_goes_on_as_the_program_of_a_newer_agent ... ok");
-    a_job_runs_and_its_end_and_output_come_up().await;
-    println!("test a_job_runs_and_its_end_and_output_come_up ... ok");
-    a_job_outlives_its_agent_and_keeps_its_exit_code().await;
-    println!("test a_job_outlives_its_agent_and_keeps_its_exit_code ... ok");
-    a_user_that_the_node_does_not_know_is_a_failed_setuid().await;
-    println!("test a_user_that_the_node_does_not_know_is_a_failed_setuid ... ok");
+    scenario(
+        "an_older_keeper_goes_on_as_the_program_of_a_newer_agent",
+        an_older_keeper_goes_on_as_the_program_of_a_newer_agent(),
+    )
+    .await;
+    scenario(
+        "a_job_runs_and_its_end_and_output_come_up",
+        a_job_runs_and_its_end_and_output_come_up(),
+    )
+    .await;
+    scenario(
+        "a_job_outlives_its_agent_and_keeps_its_exit_code",
+        a_job_outlives_its_agent_and_keeps_its_exit_code(),
+    )
+    .await;
+    scenario(
+        "a_user_that_the_node_does_not_know_is_a_failed_setuid",
+        a_user_that_the_node_does_not_know_is_a_failed_setuid(),
+    )
+    .await;
+    scenario(
+        "two_agents_of_one_directory_are_told_and_do_not_fight",
+        two_agents_of_one_directory_are_told_and_do_not_fight(),
+    )
+    .await;
+    directories::scenarios().await;
+}
+
+/// Runs it unless the command line names another one.
+async fn scenario(name: &str, run: impl Future<Output = ()>) {
+    let mut only = std::env::args().skip(2).filter(|arg| !arg.starts_with('-'));
+    if only.next().is_none_or(|only| name.contains(&only)) {
+        run.await;
+        println!("test {name} ... ok");
+    }
 }
 
 async fn a_job_runs_and_its_end_and_output_come_up() {
@@ -133,6 +167,50 @@ async fn a_user_that_the_node_does_not_know_is_a_failed_setuid() {
     node.stops().await;
 }
 
+async fn two_agents_of_one_directory_are_told_and_do_not_fight() {
+    let mut node = Node::start().await;
+    let mut session = node.leader.joined().await;
+    // The lock keeps a second one off, unless somebody removes it.
+    let stop = CancellationToken::new();
+    let refused = within(spawn(node.dir.path(), &node.leader, &stop)).await.unwrap();
+    assert!(matches!(refused, Err(AgentError::InUse { .. })), "{refused:?}");
+    std::fs::remove_file(node.dir.path().join("agent.lock")).unwrap();
+    let nowhere = Connector::Tcp(vec!["127.0.0.1:1".into()]);
+    let second = tokio::spawn(worker_agent::run(config(node.dir.path()), nowhere, stop.clone()));
+    let mut sessions = 1;
+    let told = async {
+        loop {
+            match session.hears_besides_beats_with("another agent uses this keeper: stop one").await
+            {
+                Some(Up::Goodbye(_)) => {
+                    session = node.leader.joined().await;
+                    sessions += 1;
+                }
+                Some(_) => {}
+                None => return,
+            }
+        }
+    };
+    within(told).await;
+    assert!(sessions < 6, "{sessions} sessions: they take the keeper from each other");
+    stop.cancel();
+    within(second).await.unwrap().unwrap();
+    // With the keeper to itself it works on, in whichever session.
+    let mut answers = 0;
+    while answers < 5 {
+        match within(session.hears()).await {
+            Up::Heartbeat(beat) if beat.keeper_answers => answers += 1,
+            Up::Heartbeat(_) => answers = 0,
+            Up::Goodbye(_) => session = node.leader.joined().await,
+            _ => {}
+        }
+    }
+    session.says(Down::Run(shell(4, "exit 3"))).await;
+    let finish = finish_of(&mut session, 4).await;
+    assert_eq!(finish.end, Some(v1::finish_fact::End::WaitStatus(3 << 8)));
+    node.stops().await;
+}
+
 /// A node whose controller is in the test's hands.
 struct Node {
     dir: tempfile::TempDir,
@@ -150,7 +228,7 @@ impl Node {
     async fn in_dir(dir: tempfile::TempDir) -> Self {
         let leader = FakeLeader::listen().await;
         let stop = CancellationToken::new();
-        let agent = spawn(&dir, &leader, &stop);
+        let agent = spawn(dir.path(), &leader, &stop);
         Node { dir, leader, stop, agent, requests: 0 }
     }
 
@@ -163,7 +241,7 @@ impl Node {
         self.stop.cancel();
         within(&mut self.agent).await.unwrap().unwrap();
         self.stop = CancellationToken::new();
-        self.agent = spawn(&self.dir, &self.leader, &self.stop);
+        self.agent = spawn(self.dir.path(), &self.leader, &self.stop);
     }
 
     async fn output(&mut self, session: &mut FakeSession, job: u64, stderr: bool) -> Vec<u8> {
@@ -184,19 +262,22 @@ impl Node {
 }
 
 fn spawn(
-    dir: &tempfile::TempDir,
+    dir: &Path,
     leader: &FakeLeader,
     stop: &CancellationToken,
 ) -> JoinHandle<Result<(), AgentError>> {
-    let config = Config {
-        data: dir.path().to_owned(),
+    let connector = Connector::Tcp(vec![leader.address()]);
+    tokio::spawn(worker_agent::run(config(dir), connector, stop.clone()))
+}
+
+fn config(dir: &Path) -> Config {
+    Config {
+        data: dir.to_owned(),
         name: "n1".into(),
         heartbeat_interval: Duration::from_millis(200),
         allow_root_jobs: true,
         ..Config::default()
-    };
-    let connector = Connector::Tcp(vec![leader.address()]);
-    tokio::spawn(worker_agent::run(config, connector, stop.clone()))
+    }
 }
 
 fn attempt(job: u64) -> Option<v1::AttemptRef> {
