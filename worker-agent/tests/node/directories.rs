@@ -1,6 +1,8 @@
 //! The data directory goes away under its living agent: deleted, or renamed.
 
-use crate::{Down, Node, Up, finish_of, keeper, manifest, scenario, shell, start_of, within};
+use crate::{
+    Down, Node, Up, fact_of, finish_of, keeper, manifest, scenario, shell, start_of, within,
+};
 use proto::v1;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -82,10 +84,21 @@ async fn a_keeper_that_dies_in_a_renamed_directory_is_found_by_its_living_agent(
     for pid in keeper_and_guard(&elsewhere) {
         kill(pid);
     }
-    node.leader.joined().await;
+    let mut session = node.leader.joined().await;
     assert!(matches!(keeper::lock_state(&elsewhere).unwrap(), LockState::Held { .. }));
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+    session.says(Down::Run(shell(7, "true"))).await;
+    let refusal = |kind| match kind {
+        v1::fact::Kind::Refused(refused) => refused.failure,
+        _ => None,
+    };
+    let failure = fact_of(&mut session, refusal).await;
+    assert!(failure.message.contains("start the agent again"), "{failure:?}");
     node.stops().await;
+    // It would stay if that acknowledgement did not reach it.
+    for pid in keeper_and_guard(&elsewhere) {
+        kill(pid);
+    }
     let free = async {
         while keeper::lock_state(&elsewhere).unwrap() != LockState::Free {
             sleep(Duration::from_millis(20)).await;
