@@ -4,12 +4,14 @@
 
 mod client;
 mod crash;
+mod fuse;
 mod kill;
 mod lease;
 mod limits;
 mod lost;
 mod moved;
 mod pace;
+mod places;
 mod program;
 mod runner;
 mod spawn;
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
                 usage::TESTS,
                 crash::TESTS,
                 upgrade::TESTS,
+                places::TESTS,
                 lost::TESTS,
                 moved::TESTS,
                 strangers::TESTS,
