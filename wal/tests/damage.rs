@@ -283,3 +283,28 @@ fn dump_tells_every_record_with_its_place() {
     assert!(seen.windows(2).all(|two| two[0].batch <= two[1].batch));
     assert_eq!(seen.last().unwrap().record, None, "the seal");
 }
+
+/// A disk that answers with old blocks, or a file put together from two: every frame in it is whole.
+#[test]
+fn frames_of_another_log_at_the_same_place_are_not_taken_for_its_own() {
+    let log_of = |seed, term| {
+        let disk = FaultyDisk::new(seed);
+        let (mut log, _) = open(disk.clone()).unwrap();
+        for index in 1..=6 {
+            log.append(&[entry(index, term, 40)]).unwrap();
+        }
+        log.seal().unwrap();
+        let mut image = disk.image();
+        image.remove("spare");
+        (image, all(&log))
+    };
+    let ((mut mine, entries), (other, others)) = (log_of(1, 1), log_of(2, 2));
+    assert_ne!(entries, others);
+    let name = mine.keys().next_back().unwrap().clone();
+    // Behind the header, which names the log.
+    let (own, foreign) = (mine.get_mut(&name).unwrap(), &other[&name]);
+    own[4096..].copy_from_slice(&foreign[4096..]);
+    if let Ok((found, ..)) = reopen(&mine) {
+        assert!(found.is_empty(), "no entry of another log: {found:?}");
+    }
+}

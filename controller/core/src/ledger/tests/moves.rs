@@ -267,8 +267,13 @@ fn every_state_moves_by_every_cause_as_the_table_says() {
             let legal = allowed.map_or(to == *from, |m| m.to.contains(&to));
             assert!(legal, "{from:?} moved by {by} to {to:?}");
             if from.terminal() {
-                let late =
-                    v1::Task { late_outcome: None, position: before.position, ..world.task(job) };
+                // Beside the end: what was heard of it later, and what became of its tree.
+                let late = v1::Task {
+                    late_outcome: None,
+                    killed: before.killed.clone(),
+                    position: before.position,
+                    ..world.task(job)
+                };
                 assert_eq!(late, before, "{by} changed a terminal task");
             }
             if to != *from {

@@ -422,10 +422,11 @@ fn apply(
     proposals.push(proposal);
 }
 
-/// What has ended stays exactly as it ended, but for the late outcome (P5).
+/// What has ended stays exactly as it ended, but for the late outcome and what became of its tree (P5).
 fn absorbing(ledger: &Ledger, ended: &mut BTreeMap<JobId, v1::Task>) {
     for job in ledger.jobs_newest_first(None).filter(|job| job.terminal()) {
-        let now = v1::Task { late_outcome: None, position: 0, ..job.to_wire(ledger) };
+        let killed = String::new();
+        let now = v1::Task { late_outcome: None, killed, position: 0, ..job.to_wire(ledger) };
         let first = ended.entry(job.id()).or_insert_with(|| now.clone());
         assert_eq!(*first, now, "job {} changed after its end", job.id());
     }
