@@ -146,8 +146,11 @@ impl World {
 
     /// Starts guard and keeper; the error is what `launch` said.
     pub fn launch(&mut self) -> Result<(), String> {
-        let mut command = Command::new(program());
+        // With a limit on open files that the keeper raises for itself, and must not for its jobs.
+        let mut command = Command::new("/bin/sh");
         command
+            .args(["-c", "ulimit -Sn 1000; exec \"$0\" \"$@\""])
+            .arg(program())
             .arg("launch")
             .arg(self.dir())
             .env(WORLD_VARIABLE, self.room.path())
