@@ -162,8 +162,6 @@ unsafe fn run(plan: &Plan, report: &Report) -> i32 {
                 return errno();
             }
         }
-        let nofile = libc::rlimit { rlim_cur: plan.nofile.0, rlim_max: plan.nofile.1 };
-        libc::setrlimit(libc::RLIMIT_NOFILE, &nofile);
         if let Some(bytes) = plan.data_max
             && !limit_data(bytes)
         {
@@ -185,6 +183,10 @@ unsafe fn run(plan: &Plan, report: &Report) -> i32 {
         }
         at(Step::Exec);
         close_the_rest(plan);
+        // Only now: until the exec this process holds what its keeper holds, three descriptors for
+        // each running job, and could open nothing above its limit.
+        let nofile = libc::rlimit { rlim_cur: plan.nofile.0, rlim_max: plan.nofile.1 };
+        libc::setrlimit(libc::RLIMIT_NOFILE, &nofile);
         unblock();
         exec(plan, report)
     }
