@@ -176,12 +176,12 @@ impl World {
     }
 
     /// A suspend that was refused at first may hit when it comes again, after its resume was refused
-    /// too: whoever stops a job lets it go on.
+    /// too, or had nothing to do and is remembered as done: whoever stops a job lets it go on.
     fn resume_again(&mut self, asked: &Op, outcome: &Outcome) {
         let hit = |results: &[EditResult]| results.iter().any(|result| result.result.is_ok());
         let stopped = asked.wish == Wish::Suspend
             && matches!(outcome, Outcome::Edited(results) if hit(results));
-        let resumed = |op: &Op| op.wish == Wish::Resume && op.job == asked.job && op.over;
+        let resumed = |op: &Op| op.wish == Wish::Resume && op.job == asked.job && op.tries > 0;
         if stopped && self.client.ops.iter().any(resumed) {
             self.wish(Wish::Resume, asked.job, self.now + 1_000, u64::MAX);
         }
