@@ -30,7 +30,8 @@ pub use daemon::Daemon;
 pub use disks::Disks;
 pub use link::{Cut, Link};
 pub use process::{
-    Proc, Role, alive, cgroups_of, start_ticks, state_of, vm_hwm_bytes, vm_rss_bytes,
+    Proc, Role, alive, cgroups_of, group_and_session, start_ticks, state_of, vm_hwm_bytes,
+    vm_rss_bytes,
 };
 pub use ran::{Ran, finish, finish_within};
 pub use relay::{Relay, Rule, Way};

@@ -75,6 +75,11 @@ pub fn state_of(pid: i32) -> Option<char> {
     stat_field(pid, 3)?.chars().next()
 }
 
+/// Process group and session of a process; `None` if there is none.
+pub fn group_and_session(pid: i32) -> Option<(i32, i32)> {
+    Some((stat_field(pid, 5)?.parse().ok()?, stat_field(pid, 6)?.parse().ok()?))
+}
+
 /// Boot ticks at the start of a process.
 pub fn start_ticks(pid: i32) -> Option<u64> {
     stat_field(pid, 22)?.parse().ok()

@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use std::time::Duration;
 use testsuite::patience::{SOON, let_pass, wait_until};
-use testsuite::world::{End, Pace, Split, alive};
+use testsuite::world::{End, Pace, Role, Split, alive, group_and_session};
 use testsuite::{heavy_world, world};
 
 /// Within this the death of an agent is on record.
@@ -42,6 +42,25 @@ fn a_job_whose_agent_is_killed_has_ended_within_a_second_and_its_tree_dies_at_th
     assert!(tale.tells("nothing of attempt 1 lives there any more"), "{tale:#?}");
     assert_once(&split.world, "a");
     assert_eq!(split.world.docket(&["run", "--", "true"]).code, Some(0), "the node works on");
+}
+
+/// Who kills the group or the session of an agent, as a terminal or a service manager does, reaches
+/// neither the keeper nor a job.
+#[test]
+fn nothing_that_keeps_a_job_is_in_the_group_or_session_of_its_agent() {
+    let split = Split::start(world!(), Pace::QUICK);
+    let job = running_job(&split.world, &[], "a", 42);
+    let (group, session) = group_and_session(split.agent.pid()).expect("the agent lives");
+    let keeping = [Role::Guard, Role::Keeper].map(|role| split.world.find(role).expect("it lives"));
+    let jobs = split.world.processes_of(job);
+    assert!(!jobs.is_empty());
+    for process in keeping.iter().chain(&jobs) {
+        let (its_group, its_session) = group_and_session(process.pid).expect("it lives");
+        assert_ne!((its_group, its_session), (group, session), "{process:?}");
+        assert!(its_group != group && its_session != session, "{process:?}");
+    }
+    let_go(&split.world, "a");
+    split.world.must_end(job, End::code(42, "RUN -> EXIT exit-code 42"));
 }
 
 #[test]
