@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
@@ -200,14 +200,32 @@ impl Agents for Service {
 
 /// A socket that remembers whether its peer closed it.
 struct Watched {
-    stream: TcpStream,
+    /// Taken when the server lets go of it.
+    stream: Option<TcpStream>,
     closed: Arc<AtomicBool>,
 }
 
 impl Watched {
     fn new(stream: TcpStream) -> Self {
         stream.set_nodelay(true).unwrap();
-        Watched { stream, closed: Arc::default() }
+        Watched { stream: Some(stream), closed: Arc::default() }
+    }
+
+    fn stream(&mut self) -> Pin<&mut TcpStream> {
+        Pin::new(self.stream.as_mut().expect("taken at the end only"))
+    }
+}
+
+/// The server lets go of a connection when the agent says that it will; the close comes after that.
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let (stream, closed) = (self.stream.take(), self.closed.clone());
+        if let (Some(mut stream), Ok(runtime)) = (stream, tokio::runtime::Handle::try_current()) {
+            runtime.spawn(async move {
+                while matches!(stream.read(&mut [0; 4096]).await, Ok(n) if n > 0) {}
+                closed.store(true, Ordering::SeqCst);
+            });
+        }
     }
 }
 
@@ -226,7 +244,7 @@ impl AsyncRead for Watched {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let result = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let result = self.stream().poll_read(cx, buf);
         let ended = matches!(&result, Poll::Ready(Ok(()))) && buf.filled().len() == before;
         if ended || matches!(&result, Poll::Ready(Err(_))) {
             self.closed.store(true, Ordering::SeqCst);
@@ -241,14 +259,14 @@ impl AsyncWrite for Watched {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        self.stream().poll_write(cx, buf)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        self.stream().poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        self.stream().poll_shutdown(cx)
     }
 }
