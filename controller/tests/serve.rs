@@ -361,15 +361,20 @@ async fn get(address: std::net::SocketAddr, head: &str) -> String {
     answer
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_http_port_tells_what_the_ledger_holds_and_refuses_foreign_pages() {
-    let dir = tempfile::tempdir().unwrap();
+/// A controller that also serves HTTP, and where.
+async fn with_http(dir: &Path) -> (World, std::net::SocketAddr) {
     let (memory, receiver) = mpsc::channel(8);
     let http = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = http.local_addr().unwrap();
     let sources = Sources { tcp: None, http: Some(http), unix: None, memory: receiver };
-    let controller = controller::start(Config::new(dir.path()), sources).await.unwrap();
-    let world = World { controller, memory };
+    let controller = controller::start(Config::new(dir), sources).await.unwrap();
+    (World { controller, memory }, address)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_http_port_tells_what_the_ledger_holds_and_refuses_foreign_pages() {
+    let dir = tempfile::tempdir().unwrap();
+    let (world, address) = with_http(dir.path()).await;
     for _ in 0..3 {
         world.submit().await;
     }
@@ -415,12 +420,7 @@ async fn the_http_port_tells_what_the_ledger_holds_and_refuses_foreign_pages() {
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_come_in_the_form_that_is_asked_for_and_in_one_order() {
     let dir = tempfile::tempdir().unwrap();
-    let (memory, receiver) = mpsc::channel(8);
-    let http = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = http.local_addr().unwrap();
-    let sources = Sources { tcp: None, http: Some(http), unix: None, memory: receiver };
-    let controller = controller::start(Config::new(dir.path()), sources).await.unwrap();
-    let world = World { controller, memory };
+    let (world, address) = with_http(dir.path()).await;
     let accepting = async |accept: &str| {
         get(address, &format!("GET /metrics HTTP/1.1\r\nhost: {address}\r\n{accept}")).await
     };
