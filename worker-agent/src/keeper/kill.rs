@@ -1,6 +1,7 @@
 //! The kill sequence: SIGTERM to the tree (thawed), after the grace SIGKILL, again with back-off
 //! until nothing is left. Signals go to processes that were checked to be members.
 
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 
 use proto::v1::journal_record::Kind;
@@ -183,9 +184,11 @@ impl Keeper {
     /// asked: it may be its clean-up.
     fn ask_orphans_to_end(&mut self, id: u64) {
         let members = self.members(id);
-        let lives = |pid| members.iter().any(|member| member.pid == pid);
-        let orphan =
-            |member: &ProcessId| procfs::stat(member.pid).is_some_and(|stat| !lives(stat.parent));
+        // A set: a tree that forks without end has many thousands, and is looked at again and again.
+        let living: BTreeSet<u32> = members.iter().map(|member| member.pid).collect();
+        let orphan = |member: &ProcessId| {
+            procfs::stat(member.pid).is_some_and(|stat| !living.contains(&stat.parent))
+        };
         let orphans = members.iter().copied().filter(orphan).collect();
         self.ask_to_end(id, orphans);
     }
