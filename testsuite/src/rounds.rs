@@ -17,11 +17,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Runs the rounds `first..first + count`, so many at a time; gives what each returned, `None` for
-/// those that failed, in no order.
+/// those that failed, in no order. Calls `done` after each.
 pub fn side_by_side<T: Send>(
     first: u64,
     count: u64,
     at_a_time: usize,
+    done: &(dyn Fn() + Sync),
     round: impl Fn(u64) -> T + Sync,
 ) -> Vec<(u64, Option<T>)> {
     let next = AtomicU64::new(first);
@@ -38,6 +39,7 @@ pub fn side_by_side<T: Send>(
                     let result = catch_unwind(AssertUnwindSafe(|| round(number))).ok();
                     let mut results = results.lock().unwrap_or_else(|e| e.into_inner());
                     results.push((number, result));
+                    done();
                 }
             });
         }

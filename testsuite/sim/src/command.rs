@@ -96,8 +96,10 @@ fn many(args: &Args) -> ExitCode {
     let begun = Instant::now();
     let (mut failed, mut jobs, mut virtual_ms, mut ran) = (0_u64, 0, 0, 0_u64);
     let mut seen: BTreeMap<String, u64> = BTreeMap::new();
+    let bar = crate::bar(args.seeds, "seeds");
     for seed in args.from..args.from.saturating_add(args.seeds) {
         ran += 1;
+        bar.inc(1);
         let case = args.case(seed);
         let report = case.run();
         jobs += report.jobs;
@@ -106,15 +108,17 @@ fn many(args: &Args) -> ExitCode {
         if report.violation.is_none() {
             continue;
         }
-        tell(&case, &report);
+        bar.suspend(|| tell(&case, &report));
         failed += 1;
         if !args.keep_going {
+            bar.finish_and_clear();
             if !args.no_shrink {
                 make_smaller(&case);
             }
             break;
         }
     }
+    bar.finish_and_clear();
     if args.coverage {
         seen.iter().for_each(|(what, n)| println!("{n:>9} {what}"));
     }

@@ -23,6 +23,7 @@ mod mutants;
 mod network;
 mod plan;
 mod process;
+mod progress;
 mod queue;
 mod recovery;
 mod rng;
@@ -38,6 +39,7 @@ pub use command::main;
 pub use invariants::TABLE;
 #[cfg(feature = "mutants")]
 pub use mutants::{Caught, ROWS, Row, hunt};
+pub use progress::bar;
 pub use shrink::{Shrunk, shrink};
 pub use trace::Tracing;
 pub use trim::{Case, Trim};

@@ -70,7 +70,9 @@ fn from_the_clock() -> u64 {
 
 fn kill(options: &Options, seed: u64, exe: &Path, turn: &Arc<Turn>) -> bool {
     let (count, at_a_time) = (options.rounds.unwrap_or(200), options.side_by_side.unwrap_or(3));
-    let tally = kills::run(exe, turn, seed, options.first, count, at_a_time);
+    let bar = sim::bar(count, "rounds");
+    let tally = kills::run(exe, turn, seed, options.first, count, at_a_time, &|| bar.inc(1));
+    bar.finish_and_clear();
     println!("{} rounds passed, {} failed: {:?}", tally.passed, tally.failed.len(), tally.failed);
     for (kind, jobs) in &tally.ends {
         println!("{jobs:>6} {kind}");
@@ -85,7 +87,9 @@ fn cut(options: &Options, seed: u64, exe: &Path, turn: &Arc<Turn>) -> bool {
     for length in Length::ALL.into_iter().filter(|l| options.length.is_none_or(|one| one == *l)) {
         for way in Cut::ALL {
             let cuts = Cuts { pace, length, way, seed, strict: !options.quick };
-            let (cut, failed) = cuts.run("rounds", exe, turn, times, at_a_time);
+            let bar = sim::bar(times, "cuts");
+            let (cut, failed) = cuts.run("rounds", exe, turn, times, at_a_time, &|| bar.inc(1));
+            bar.finish_and_clear();
             println!(
                 "{length:?} {way:?}: {cut} of {times} were cut, {} failed: {failed:?}",
                 failed.len()

@@ -50,7 +50,7 @@ pub struct Cuts {
 
 impl Cuts {
     /// Cuts so many worlds of their own, so many at a time; gives how many there were and the numbers
-    /// of those that failed. None where no namespace can be made: that is said under `test`'s name.
+    /// of those that failed, and calls `done` after each. None where no namespace can be made: that is said under `test`'s name.
     pub fn run(
         self,
         test: &str,
@@ -58,8 +58,9 @@ impl Cuts {
         turn: &Arc<Turn>,
         times: u64,
         at_a_time: usize,
+        done: &(dyn Fn() + Sync),
     ) -> (usize, Vec<u64>) {
-        let results = side_by_side(0, times, at_a_time, |number| {
+        let results = side_by_side(0, times, at_a_time, done, |number| {
             self.round(test, World::new(exe, Arc::clone(turn)), Chance::of(self.seed, number))
         });
         let failed = results.iter().filter(|(_, done)| done.is_none()).map(|(n, _)| *n).collect();

@@ -79,7 +79,7 @@ impl Plan {
     }
 }
 
-/// Runs rounds of one seed in worlds around `exe`, so many at a time.
+/// Runs rounds of one seed in worlds around `exe`, so many at a time; calls `done` after each.
 pub fn run(
     exe: &Path,
     turn: &Arc<Turn>,
@@ -87,8 +87,9 @@ pub fn run(
     first: u64,
     count: u64,
     at_a_time: usize,
+    done: &(dyn Fn() + Sync),
 ) -> Tally {
-    let results = side_by_side(first, count, at_a_time, |number| {
+    let results = side_by_side(first, count, at_a_time, done, |number| {
         round(World::new(exe, Arc::clone(turn)), seed, number)
     });
     let mut tally = Tally::default();

@@ -18,7 +18,7 @@ fn cut_each_way(test: &str, length: Length) {
             let cuts = Cuts { pace: PACE, length, way, seed: 1, strict: false };
             let turn = &turn;
             scope.spawn(move || {
-                let (_, failed) = cuts.run(test, exe, turn, 1, 1);
+                let (_, failed) = cuts.run(test, exe, turn, 1, 1, &|| ());
                 assert!(failed.is_empty(), "{length:?} {way:?}");
             });
         }
