@@ -224,11 +224,6 @@ impl Slot {
         OpenOptions::new().write(true).open(self.path.join("cgroup.freeze"))?.write_all(value)
     }
 
-    /// Whether it was asked to freeze, perhaps by an earlier keeper.
-    pub(crate) fn is_to_freeze(&self) -> bool {
-        fs::read(self.path.join("cgroup.freeze")).is_ok_and(|text| text.starts_with(b"1"))
-    }
-
     /// Whether everything in it and below it is stopped.
     pub(crate) fn is_frozen(&self) -> bool {
         self.says(b"frozen 1").unwrap_or(false)

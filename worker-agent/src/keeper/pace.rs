@@ -103,6 +103,9 @@ impl Keeper {
             }
             return frozen;
         }
+        if let Some(task) = self.tasks.get_mut(&id) {
+            task.signalled = true;
+        }
         self.stop_group(id);
         // Several looks in a row: during one a process may fork and end unseen, and its child may
         // get a number behind the look.
@@ -160,16 +163,17 @@ impl Keeper {
         let Some(task) = self.tasks.get(&id) else { return true };
         if let Some(slot) = &task.slot {
             slot.thaw();
-            if !task.by_signal {
+            if slot.is_frozen() || !task.signalled {
                 return !slot.is_frozen();
             }
         }
-        let mut stopped = self.states(id);
-        stopped.retain(Stat::is_stopped);
-        for stat in &stopped {
-            self.send_to(*stat, Signal::CONT);
+        // At first all: a SIGSTOP may still be on its way to one that does not stand yet.
+        for stat in self.states(id) {
+            if round.rounds == 0 || stat.is_stopped() {
+                self.send_to(stat, Signal::CONT);
+            }
         }
-        stopped.is_empty() || round.rounds >= CONTINUE_ROUNDS
+        !self.states(id).iter().any(Stat::is_stopped) || round.rounds >= CONTINUE_ROUNDS
     }
 
     /// It is true now: for the time limit, and as a fact unless the last one said so already.
@@ -181,6 +185,7 @@ impl Keeper {
             Pace::Going | Pace::Stopped { .. } => return,
         };
         task.pace = if suspended { Pace::Stopped { since_ms: now } } else { Pace::Going };
+        task.signalled &= suspended;
         let told = std::mem::replace(&mut task.told_suspended, suspended) == suspended;
         let note = task.pace_note(suspended, Some(at_ms));
         let (attempt, token) = (Some(task.key.attempt_ref()), Some(task.key.token()));

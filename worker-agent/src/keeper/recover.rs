@@ -28,7 +28,7 @@ use super::poll::Source;
 use super::procfs::{self, Stat};
 use super::run::Keeper;
 use super::start::DataDir;
-use super::task::{Kill, Main, Pace, Stage, Task};
+use super::task::{Kill, Main, Pace, Round, Stage, Task};
 
 /// A half-started child of the dead keeper is given this long to execute its program, and looked at
 /// with this pause.
@@ -344,17 +344,22 @@ impl Keeper {
 impl Task {
     /// As the journal has it. What is to be suspended is stopped once more, which changes nothing
     /// where it is stopped; what was on its way to go on, goes on.
-    fn restore_pace(&mut self, attempt: &JournalAttempt, now_ms: u64) {
+    pub(super) fn restore_pace(&mut self, attempt: &JournalAttempt, now_ms: u64) {
         self.told_suspended = attempt.suspended;
         self.suspend_wanted = attempt.suspend_wanted.unwrap_or(attempt.suspended);
         self.suspended_ms = attempt.suspended_ms;
         let since_ms = attempt.suspended_since_ms;
         let stopped = since_ms > 0;
-        self.by_signal = stopped && self.slot.as_ref().is_some_and(|slot| !slot.is_to_freeze());
+        // Nobody knows which way it was stopped, or whether that had been done: by a freezer that did
+        // not work then, or by none.
+        self.signalled = attempt.suspended || attempt.suspend_wanted.is_some();
         if stopped && self.suspend_wanted {
             self.suspended_ms += now_ms.saturating_sub(since_ms);
         } else if stopped {
             self.pace = Pace::Stopped { since_ms };
+        } else if self.signalled && !self.suspend_wanted {
+            // It was about to stand still when it was to go on: perhaps half of it does.
+            self.pace = Pace::Stopping(Round::new(now_ms));
         }
     }
 }

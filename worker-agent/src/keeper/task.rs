@@ -49,6 +49,9 @@ pub(crate) struct Task {
     pub pace: Pace,
     /// Its slot does not freeze: it is stopped by signals.
     pub by_signal: bool,
+    /// Processes of it may stand still by a signal, of this keeper or of one before it: they are
+    /// continued when it is resumed, also where its slot is thawed.
+    pub signalled: bool,
     /// Sum of the suspensions that are over.
     pub suspended_ms: u64,
     /// The timer that is set for it.
@@ -185,6 +188,7 @@ impl Task {
             told_suspended: false,
             pace: Pace::Going,
             by_signal: false,
+            signalled: false,
             suspended_ms: 0,
             armed_ms: None,
         }
@@ -263,6 +267,7 @@ mod tests {
     use super::*;
     use crate::keeper::book::tests::key;
     use crate::keeper::{identity, procfs};
+    use proto::v1::JournalAttempt;
 
     fn running(limit: Option<u64>) -> Task {
         let mut task =
@@ -285,6 +290,18 @@ mod tests {
         assert_eq!(task.limit_ms(), Some(limit + 500), "from the thaw on it counts");
         task.pace = Pace::Going;
         assert_eq!(task.deadline_ms(), Some(limit + 500));
+    }
+
+    #[test]
+    fn what_was_about_to_stand_still_when_it_was_to_go_on_is_continued_by_the_next_keeper() {
+        let mut task = running(None);
+        let resumed = JournalAttempt { suspend_wanted: Some(false), ..Default::default() };
+        task.restore_pace(&resumed, 1_000);
+        task.begin_to_continue(1_000);
+        assert!(task.signalled && matches!(task.pace, Pace::Continuing { thawed_ms: 1_000, .. }));
+        let mut untouched = running(None);
+        untouched.restore_pace(&JournalAttempt::default(), 1_000);
+        assert!(!untouched.signalled && matches!(untouched.pace, Pace::Going));
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub const TESTS: &[Test] = &[
     ("a_suspended_job_outlives_its_keeper_and_is_resumed", outlives_keeper),
     ("a_suspended_job_is_killed_by_the_next_keeper", killed_by_the_next),
     ("a_keeper_that_dies_at_any_moment_of_a_suspend_loses_none", random_deaths),
+    ("what_a_dead_keeper_stopped_by_signals_goes_on_when_its_slot_is_thawed", both_ways),
     ("a_suspended_job_hears_its_cancel_at_once", cancelled),
     ("a_suspended_job_that_dies_takes_its_tree_along", dies_suspended),
     ("a_pace_for_what_is_unknown_ended_or_another_attempt_is_noted", unknown),
@@ -292,6 +293,28 @@ fn random_deaths() {
             }
         }
         wait_told(&mut world, &job, &[[true, false]; 3].concat());
+    }
+}
+
+/// A keeper may have died while it stopped by signals what the next one freezes.
+fn both_ways() {
+    for mode in modes() {
+        let mut world = World::new(mode);
+        let job = writers(&world);
+        let dir = world.open_path("w");
+        world.run(&job);
+        wait_all_write(&dir);
+        order(&mut world, &job, true);
+        wait_told(&mut world, &job, &[true]);
+        world.kill_keeper();
+        for pid in world.job_processes() {
+            let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        }
+        world.connect();
+        order(&mut world, &job, false);
+        wait_told(&mut world, &job, &[true, false]);
+        wait_all_write(&dir);
     }
 }
 
