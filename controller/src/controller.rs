@@ -93,7 +93,7 @@ pub struct Controller {
     node: Node,
     pump: PumpHandle,
     pump_thread: std::thread::JoinHandle<()>,
-    server: JoinHandle<io::Result<()>>,
+    server: JoinHandle<()>,
     tasks: TaskTracker,
     /// Ends the services, then everything else.
     stop_serving: CancellationToken,
@@ -163,7 +163,8 @@ pub async fn start_claimed(
     let (pump, pump_thread) = pump::start(ledger, parts)?;
     let options = node_options(&config, &identity);
     let held_snapshots = Arc::downgrade(&snapshots);
-    let node = Node::start(options, store, pump.clone(), snapshots, meta).await?;
+    let node = Node::start(options, store, pump.clone(), snapshots, meta).await;
+    let node = node.map_err(|e| first_cause(&failure, e.into()))?;
     let role = node.follow(pump.clone(), snapshot_due, failure.clone(), &tasks, &stop_all);
     let parts = ProposerParts {
         node: node.clone(),
@@ -171,10 +172,13 @@ pub async fn start_claimed(
         role,
         configure: bootstrap(&config, &identity),
         data: config.data.display().to_string(),
+        failure: failure.clone(),
     };
     let (proposer, serving) = proposer::start(queues, parts, &tasks, stop_all.clone());
-    tasks.spawn(stop_all.clone().run_until_cancelled_owned(tick(pump.clone(), leader.tick_ms)));
+    let pulse = failure.clone().guard_task("the pulse failed", tick(pump.clone(), leader.tick_ms));
+    tasks.spawn(stop_all.clone().run_until_cancelled_owned(pulse));
     let asking = confirm(rounds, node.clone(), pump.clone());
+    let asking = failure.clone().guard_task("asking raft failed", asking);
     tasks.spawn(stop_all.clone().run_until_cancelled_owned(asking));
     tasks.spawn(
         stop_all.clone().run_until_cancelled_owned(end_waiting(failure.clone(), stop_all.clone())),
@@ -291,19 +295,27 @@ async fn confirm(mut rounds: mpsc::Receiver<u64>, node: Node, pump: PumpHandle) 
     }
 }
 
+/// What a start fails with: the reason for which the process must end, if there is one, for all else
+/// only follows from it.
+fn first_cause(failure: &Failure, error: StartError) -> StartError {
+    failure.reason().map_or(error, |why| StartError::NotServing { why })
+}
+
 async fn until_serving(
     mut serving: watch::Receiver<Option<u64>>,
     failure: &Failure,
 ) -> Result<(), StartError> {
     let why = tokio::select! {
+        biased;
+        why = failure.failed() => why,
         led = tokio::time::timeout(SERVING_TIMEOUT, serving.wait_for(Option::is_some)) => match led {
             Ok(Ok(_)) => return Ok(()),
             Ok(Err(_)) => "its proposer ended".to_owned(),
             Err(_) => format!("it found no majority within {SERVING_TIMEOUT:?}"),
         },
-        why = failure.failed() => why,
     };
-    Err(StartError::NotServing { why })
+    // The proposer may have ended for a reason that was told since this was last polled.
+    Err(first_cause(failure, StartError::NotServing { why }))
 }
 
 /// The ledger's values are in force; a file that says otherwise must not mislead its reader.
@@ -367,7 +379,7 @@ fn serve(
         http::serve(pages, listener, gate.clone(), &tasks, stop_serving.clone())?;
     }
     let serving = rpc::serve(shared, sources, gate, tasks.clone(), stop_serving.clone());
-    let server = tokio::spawn(serving);
+    let server = tokio::spawn(services(serving, failure.clone(), stop_serving.clone()));
     let _directory = directory;
     Ok(Controller {
         node,
@@ -383,6 +395,19 @@ fn serve(
         snapshots,
         _directory,
     })
+}
+
+/// The services until they are stopped. A controller that leads and cannot be asked must end.
+async fn services(
+    serving: impl Future<Output = io::Result<()>>,
+    failure: Failure,
+    stop: CancellationToken,
+) {
+    match failure.clone().guard_task("the services failed", serving).await {
+        Some(Err(why)) => failure.fail(format!("the services have ended: {why}")),
+        Some(Ok(())) if !stop.is_cancelled() => failure.fail("the services have ended unasked"),
+        Some(Ok(())) | None => {}
+    }
 }
 
 fn host_name() -> String {
@@ -449,3 +474,6 @@ impl Controller {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

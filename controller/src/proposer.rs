@@ -8,6 +8,7 @@
 mod batch;
 
 use crate::clock::{ms_since, wall_ms};
+use crate::failure::Failure;
 use crate::pump::{PumpHandle, Role};
 use crate::raft::{Node, Reply, Written};
 use batch::{Gathered, Gathering};
@@ -192,6 +193,8 @@ pub struct ProposerParts {
     pub configure: v1::ConfigureCommand,
     /// Names the disk that is full.
     pub data: String,
+    /// Thrown when the proposer cannot go on.
+    pub failure: Failure,
 }
 
 /// What of the configuration a ledger lacks: all of it, or a generation that was raised since (a
@@ -216,6 +219,7 @@ pub fn start(
     let room = Arc::new(Semaphore::new(QUEUE_MAX_BYTES));
     let handle = ProposerHandle { queue: queues.handle, room, disk: Arc::new(disk) };
     let (serving, watched) = watch::channel(None);
+    let failure = parts.failure.clone();
     let proposer = Proposer {
         own: queues.own_queue,
         queue: queues.queue,
@@ -223,7 +227,8 @@ pub fn start(
         in_flight: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
         serving,
     };
-    tasks.spawn(stop.run_until_cancelled_owned(proposer.run()));
+    let proposing = failure.guard_task("the proposer failed", proposer.run());
+    tasks.spawn(stop.run_until_cancelled_owned(proposing));
     (handle, watched)
 }
 

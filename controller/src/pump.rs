@@ -306,29 +306,24 @@ struct OpenSession {
     outgoing: mpsc::Sender<v1::LeaderMessage>,
 }
 
-/// Throws the switch when the thread unwinds: an impossible ledger state must end the process.
-struct PanicGuard(Failure);
-
-impl Drop for PanicGuard {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.fail("the ledger reached a state that cannot be; see the message above");
-        }
-    }
-}
-
 impl Pump {
     fn run(mut self, mut mailbox: mpsc::Receiver<Message>) {
-        let _guard = PanicGuard(self.failure.clone());
+        let failure = self.failure.clone();
         let mut taken = Vec::with_capacity(DRAIN_MAX);
         while mailbox.blocking_recv_many(&mut taken, DRAIN_MAX) > 0 {
-            for message in taken.drain(..) {
-                if self.handle(message).is_break() {
-                    return;
-                }
+            // An impossible state must end the process, and nobody may hear of this thread's end first.
+            let doing = || "a duty of the controller failed".to_owned();
+            let turned = failure.guard(doing, || self.turn(&mut taken));
+            if turned.is_none_or(|flow| flow.is_break()) {
+                return;
             }
-            self.hand_to_proposer();
         }
+    }
+
+    fn turn(&mut self, taken: &mut Vec<Message>) -> ControlFlow<()> {
+        taken.drain(..).try_for_each(|message| self.handle(message))?;
+        self.hand_to_proposer();
+        ControlFlow::Continue(())
     }
 
     fn handle(&mut self, message: Message) -> ControlFlow<()> {
@@ -378,7 +373,11 @@ impl Pump {
                 return ControlFlow::Break(());
             }
         };
-        let applied = self.ledger.apply(entry.position, &proposal);
+        let failure = self.failure.clone();
+        let doing = || format!("log entry {} cannot be applied", entry.position);
+        let apply = || self.ledger.apply(entry.position, &proposal);
+        // Caught while the entry's reply is still parked: its drop is a consequence that others hear.
+        let Some(applied) = failure.guard(doing, apply) else { return ControlFlow::Break(()) };
         debug_assert_eq!(applied.outcomes.len(), proposal.commands.len());
         applied.changed.iter().for_each(|task| self.watchers.notify(task.job));
         self.count(entry.bytes.len(), proposal.commands.len());

@@ -74,14 +74,19 @@ fn a_job() -> v1::SubmitRequest {
     v1::SubmitRequest { spec: Some(spec), env: Some(env), ..v1::SubmitRequest::default() }
 }
 
-/// Every proposal of a stopped controller's log, with its position and raft term.
-fn proposals(dir: &Path) -> Vec<(u64, u64, v1::Proposal)> {
+/// A stopped controller's log.
+fn log_of(dir: &Path) -> wal::Log<wal::Disk> {
     let text = std::fs::read_to_string(dir.join("controller/identity")).unwrap();
     let hex = text.lines().find_map(|line| line.strip_prefix("cluster = ")).unwrap();
     let byte = |i: usize| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap();
     let owner = wal::Identity { cluster_id: std::array::from_fn(byte), owner_id: 1 };
     let disk = wal::Disk::open(&controller::wal_dir(dir)).unwrap();
-    let (log, _) = wal::Log::open(disk, owner, wal::Options::default()).unwrap();
+    wal::Log::open(disk, owner, wal::Options::default()).unwrap().0
+}
+
+/// Every proposal of a stopped controller's log, with its position and raft term.
+fn proposals(dir: &Path) -> Vec<(u64, u64, v1::Proposal)> {
+    let log = log_of(dir);
     let entries = log.read(log.first_index(), log.last_index()).unwrap();
     let proposal = |e: wal::LogEntry| {
         let (kind, body) = e.payload.split_first()?;
@@ -125,6 +130,32 @@ async fn a_lost_log_is_not_taken_for_a_new_cluster() {
     std::fs::remove_dir_all(controller::wal_dir(dir.path())).unwrap();
     let error = World::try_start(Config::new(dir.path())).await.err().unwrap();
     assert!(matches!(error, StartError::LogLost { .. }), "{error}");
+}
+
+/// Puts an entry of a later release at the end of a stopped controller's log, known to be committed
+/// or not.
+fn write_of_a_later_release(dir: &Path, committed: bool) {
+    let proposal = v1::Proposal { level: proto::LEVEL + 1, ..v1::Proposal::default() };
+    let mut log = log_of(dir);
+    let index = log.last_index() + 1;
+    let term = log.term_at(index - 1).unwrap();
+    let payload = [vec![1], proposal.encode_to_vec()].concat();
+    let mut records = vec![wal::Record::Entry { index, term, payload }];
+    records.extend(committed.then_some(wal::Record::Committed { index, term }));
+    log.append(&records).unwrap();
+    log.sync().unwrap();
+    log.seal().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_fails_tells_the_first_cause_and_none_of_its_consequences() {
+    for round in 0..10 {
+        let dir = tempfile::tempdir().unwrap();
+        World::start(dir.path()).await.controller.stop().await;
+        write_of_a_later_release(dir.path(), round % 2 == 0);
+        let error = World::try_start(Config::new(dir.path())).await.err().unwrap().to_string();
+        assert!(error.contains("install the version that wrote it"), "round {round}: {error}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,7 +7,7 @@ use super::snapshots::Snapshots;
 use super::storage::LogStore;
 use super::types::{Batch, Callback, SnapshotMeta, TypeConfig, WriteResult, Written};
 use crate::failure::Failure;
-use crate::pump::{PumpHandle, Role};
+use crate::pump::{PumpGone, PumpHandle, Role};
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::errors::{ClientWriteError, LinearizableReadError, RaftError};
 use openraft::impls::BasicNode;
@@ -179,12 +179,15 @@ impl Node {
     ) -> watch::Receiver<Role> {
         let (role, watched) = watch::channel(Role::Following { leader: None });
         let node = self.clone();
-        tasks.spawn(stop.clone().run_until_cancelled_owned(async move {
-            node.follow_role(&pump, &role).await;
-            failure.fail("raft has ended by itself; see the messages above");
+        let guarded = failure.clone();
+        let following = guarded.guard_task("following raft failed", async move {
+            if node.follow_role(&pump, &role).await.is_ok() {
+                failure.fail(format!("raft has ended by itself: {}", node.why_ended()));
+            }
             // Kept until the end: its drop would look like an orderly stop to those who watch.
             std::future::pending::<()>().await;
-        }));
+        });
+        tasks.spawn(stop.clone().run_until_cancelled_owned(following));
         let raft = self.raft.clone();
         tasks.spawn(stop.clone().run_until_cancelled_owned(async move {
             loop {
@@ -197,7 +200,19 @@ impl Node {
         watched
     }
 
-    async fn follow_role(&self, pump: &PumpHandle, role: &watch::Sender<Role>) {
+    /// As raft says.
+    fn why_ended(&self) -> String {
+        let metrics = self.raft.metrics();
+        let ended = metrics.borrow_watched().running_state.clone();
+        ended.err().map_or_else(|| "it does not say why".to_owned(), |fatal| fatal.to_string())
+    }
+
+    /// Until raft ends. An error is the end of the pump, which has told its cause itself.
+    async fn follow_role(
+        &self,
+        pump: &PumpHandle,
+        role: &watch::Sender<Role>,
+    ) -> Result<(), PumpGone> {
         let mut metrics = self.raft.server_metrics();
         loop {
             let now = {
@@ -208,13 +223,11 @@ impl Node {
                 }
             };
             if *role.borrow() != now {
-                if pump.role(now).await.is_err() {
-                    return;
-                }
+                pump.role(now).await?;
                 role.send_replace(now);
             }
             if metrics.changed().await.is_err() {
-                return;
+                return Ok(());
             }
         }
     }

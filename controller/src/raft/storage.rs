@@ -108,11 +108,15 @@ impl LogStore {
     }
 
     fn report(&self, done: oneshot::Sender<io::Result<()>>) -> wal::Done {
-        let failure = self.0.failure.clone();
+        let watch = self.watch();
         Box::new(move |result| {
             // The receiver is gone only when raft was dropped meanwhile.
-            let _ = done.send(result.map_err(|e| fail(&failure, &e)));
+            let _ = done.send(watch.told(result));
         })
+    }
+
+    fn watch(&self) -> Watch {
+        Watch { failure: self.0.failure.clone(), told: false }
     }
 
     fn read(&self, from: u64, end: u64) -> io::Result<Vec<Entry>> {
@@ -168,10 +172,39 @@ fn locked(view: &Mutex<View>) -> MutexGuard<'_, View> {
     view.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Waits for what the log's writer tells. A writer that dies in a panic drops its completions: raft
+/// would wait for ever, and the process would be half alive.
+struct Watch {
+    failure: Failure,
+    told: bool,
+}
+
+impl Watch {
+    /// The writer lives, and told something that the caller judges.
+    fn heard(mut self) {
+        self.told = true;
+    }
+
+    fn told(self, result: Result<(), wal::WriteError>) -> io::Result<()> {
+        let result = result.map_err(|e| fail(&self.failure, &e));
+        self.heard();
+        result
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if !self.told {
+            self.failure.fail("the thread that writes the log ended in a panic; it is told above");
+        }
+    }
+}
+
 /// A write error ends the process: retrying an fsync on the same file proves nothing. What was
-/// given up because the writer is being stopped is no such error.
+/// given up because the writer is being stopped on a full disk is no such error. A writer that ended
+/// while somebody could still ask it has died: an orderly end takes the last handle first.
 fn fail(failure: &Failure, error: &wal::WriteError) -> io::Error {
-    if !matches!(error, wal::WriteError::Stopped | wal::WriteError::NoSpace { .. }) {
+    if !matches!(error, wal::WriteError::NoSpace { .. }) {
         failure.fail(format!("writing the log failed: {error}"));
     }
     io::Error::other(error.to_string())
@@ -303,15 +336,16 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             let records = view.append(entries);
             (records, view.last.map_or(0, |id| id.index + 1), view.tail.generation())
         };
-        let (view, failure) = (Arc::clone(&self.0.view), self.0.failure.clone());
-        let done = move |result: Result<(), wal::WriteError>| match result {
+        let writer = self.writer()?;
+        let (view, watch) = (Arc::clone(&self.0.view), self.watch());
+        let done = move |result: Result<(), wal::WriteError>| match watch.told(result) {
             Ok(()) => {
                 locked(&view).tail.written(end, generation);
                 flushed.io_completed(Ok(()));
             }
-            Err(e) => flushed.io_completed(Err(fail(&failure, &e))),
+            Err(e) => flushed.io_completed(Err(e)),
         };
-        self.writer()?.append(records, Box::new(done));
+        writer.append(records, Box::new(done));
         Ok(())
     }
 
@@ -337,12 +371,15 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let older = self.0.snapshots.older_position().map_err(io::Error::other)?;
         let Some(older) = older else { return Ok(()) };
         let position = older.min(position_of(upto.index));
+        let writer = self.writer()?;
         let (done, purged) = oneshot::channel();
+        let watch = self.watch();
         let report = move |result| {
+            watch.heard();
             // The receiver is gone only when raft was dropped meanwhile.
             let _ = done.send(result);
         };
-        self.writer()?.purge(position, Some(self.0.archive.dir.clone()), Box::new(report));
+        writer.purge(position, Some(self.0.archive.dir.clone()), Box::new(report));
         match purged.await {
             Ok(Ok(())) => self.prune_archive().await,
             // The log stays usable and the segment is tried again with the next snapshot.

@@ -1,5 +1,7 @@
 //! Stopping, starting again, a second instance, and submits that are repeated.
 
+use prost::Message as _;
+use std::path::Path;
 use std::time::Duration;
 use testsuite::patience::{SOON, wait_until};
 use testsuite::world;
@@ -173,4 +175,39 @@ fn ten_jobs_run_at_the_same_time_and_no_more_than_fit() {
     for job in jobs {
         assert_eq!(world.wait_end(job)["state"], "DONE");
     }
+}
+
+/// Puts an entry of a later release behind the last of a stopped controller's log.
+fn write_of_a_later_release(data: &Path) {
+    let identity = std::fs::read_to_string(data.join("controller/identity")).unwrap();
+    let hex = identity.lines().find_map(|line| line.strip_prefix("cluster = ")).unwrap();
+    let byte = |i: usize| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap();
+    let owner = wal::Identity { cluster_id: std::array::from_fn(byte), owner_id: 1 };
+    let disk = wal::Disk::open(&data.join("controller/wal")).unwrap();
+    let (mut log, _) = wal::Log::open(disk, owner, wal::Options::default()).unwrap();
+    let proposal =
+        proto::v1::Proposal { level: proto::LEVEL + 1, ..proto::v1::Proposal::default() };
+    let index = log.last_index() + 1;
+    let term = log.term_at(index - 1).unwrap();
+    let payload = [vec![1], proposal.encode_to_vec()].concat();
+    log.append(&[wal::Record::Entry { index, term, payload }]).unwrap();
+    log.sync().unwrap();
+    log.seal().unwrap();
+}
+
+#[test]
+fn a_node_that_cannot_read_its_log_says_why_and_exits_with_1() {
+    let world = world!();
+    world.up(1).terminate(Duration::from_secs(20));
+    write_of_a_later_release(&world.data());
+    let mut node = world.start(&["up", "--cpus", "1"]);
+    let status = node.ended_within(SOON);
+    let printed = node.printed();
+    assert_eq!(status.code(), Some(1), "{printed}");
+    let last = printed.lines().last().unwrap_or_default();
+    assert!(last.starts_with("docket: ") && last.contains("install the version"), "{printed}");
+    assert!(
+        printed.contains("docket cannot go on: the log entry at"),
+        "the log tells it: {printed}"
+    );
 }

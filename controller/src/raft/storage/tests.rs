@@ -170,3 +170,21 @@ async fn a_power_loss_keeps_all_that_was_flushed_and_committed_is_never_ahead() 
         assert_eq!(read(&mut store, 0, 9).await.len() as u64, last.index + 1, "seed {seed}");
     }
 }
+
+#[tokio::test]
+async fn a_panic_of_the_writers_thread_ends_the_process_instead_of_hanging_raft() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = wal::Disk::open(&dir.path().join("wal")).unwrap();
+    let (mut store, failure) = open_on(disk, dir.path(), wal::Options::default());
+    append(&mut store, vec![entry(1, 0, 10)]).await.unwrap();
+    let records = vec![Record::Vote(b"v".to_vec())];
+    // What is gathered behind a completion that panics is never told anything.
+    store.writer().unwrap().append(records, Box::new(|_| panic!("a completion")));
+    store.append(vec![entry(1, 1, 10)], IOFlushed::noop()).await.unwrap();
+    let told = tokio::time::timeout(std::time::Duration::from_secs(20), failure.failed()).await;
+    let why = told.expect("nobody else would ever end the process");
+    assert!(why.contains("log"), "{why}");
+    // Who still asks hears of it, and the switch stays thrown.
+    assert!(store.save_vote(&Vote::new_committed(2, 1)).await.is_err());
+    assert_eq!(failure.reason(), Some(why));
+}

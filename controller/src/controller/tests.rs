@@ -1,0 +1,64 @@
+//! A controller that cannot go on: the process that carries it is told the first cause, in words, and
+//! it answers nobody as if it were whole.
+
+use super::*;
+use crate::pump::Committed;
+use futures::FutureExt as _;
+use prost::Message as _;
+
+/// Nothing here takes longer, on any machine.
+const SOON: Duration = Duration::from_secs(20);
+
+async fn started(dir: &Path) -> Controller {
+    // Nobody connects: a controller without a listener serves all the same.
+    let (_, memory) = mpsc::channel(1);
+    start(Config::new(dir), Sources { tcp: None, http: None, unix: None, memory }).await.unwrap()
+}
+
+/// An entry at a position that was applied long ago, which is a state that cannot be.
+fn impossible() -> Committed {
+    let proposal = v1::Proposal { level: proto::LEVEL, ..v1::Proposal::default() };
+    Committed {
+        position: 1,
+        bytes: proposal.encode_to_vec().into(),
+        reply: None,
+        committed: Instant::now(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_while_applying_is_told_with_its_own_words_and_ends_the_controller() {
+    let dir = tempfile::tempdir().unwrap();
+    let controller = started(dir.path()).await;
+    controller.pump.apply(vec![impossible()]).await.unwrap();
+    let why = tokio::time::timeout(SOON, controller.failed()).await.expect("it must end");
+    assert!(why.contains("log entry 1") && why.contains("entry 1 comes after entry"), "{why}");
+    assert!(controller.pump.read(|_| ()).await.is_err(), "a dead ledger is not read");
+    tokio::time::timeout(SOON, controller.stop()).await.expect("it stops all the same");
+    let again = started(dir.path()).await;
+    assert!(again.failed().now_or_never().is_none(), "what was acknowledged is whole");
+    again.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_anywhere_in_the_pump_is_the_first_cause_whoever_notices_it() {
+    for round in 0..20 {
+        let dir = tempfile::tempdir().unwrap();
+        let controller = started(dir.path()).await;
+        let look = controller.pump.read(|_: pump::View<'_>| -> () { panic!("a look that broke") });
+        assert!(look.await.is_err());
+        let why = tokio::time::timeout(SOON, controller.failed()).await.expect("it must end");
+        assert!(why.contains("a look that broke"), "round {round}: {why}");
+        controller.stop().await;
+    }
+}
+
+#[test]
+fn a_start_fails_with_what_ended_the_process_and_else_with_what_it_met() {
+    let failure = Failure::default();
+    let met = || StartError::Node(NodeStartError::Raft("the controller is stopping".to_owned()));
+    assert!(matches!(first_cause(&failure, met()), StartError::Node(_)));
+    failure.fail("the log entry at 7 cannot be read");
+    let told = first_cause(&failure, met()).to_string();
+    assert!(told.contains("entry at 7") && !told.contains("stopping"), "{told}");
+}
