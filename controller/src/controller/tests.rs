@@ -9,10 +9,11 @@ use prost::Message as _;
 /// Nothing here takes longer, on any machine.
 const SOON: Duration = Duration::from_secs(20);
 
-async fn started(dir: &Path) -> Controller {
-    // Nobody connects: a controller without a listener serves all the same.
-    let (_, memory) = mpsc::channel(1);
-    start(Config::new(dir), Sources { tcp: None, http: None, unix: None, memory }).await.unwrap()
+/// A controller and the way into it, whose end would be that of its services.
+async fn started(dir: &Path) -> (Controller, mpsc::Sender<tokio::io::DuplexStream>) {
+    let (streams, memory) = mpsc::channel(1);
+    let sources = Sources { tcp: None, http: None, unix: None, memory };
+    (start(Config::new(dir), sources).await.unwrap(), streams)
 }
 
 /// An entry at a position that was applied long ago, which is a state that cannot be.
@@ -29,13 +30,13 @@ fn impossible() -> Committed {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_while_applying_is_told_with_its_own_words_and_ends_the_controller() {
     let dir = tempfile::tempdir().unwrap();
-    let controller = started(dir.path()).await;
+    let (controller, _streams) = started(dir.path()).await;
     controller.pump.apply(vec![impossible()]).await.unwrap();
     let why = tokio::time::timeout(SOON, controller.failed()).await.expect("it must end");
     assert!(why.contains("log entry 1") && why.contains("entry 1 comes after entry"), "{why}");
     assert!(controller.pump.read(|_| ()).await.is_err(), "a dead ledger is not read");
     tokio::time::timeout(SOON, controller.stop()).await.expect("it stops all the same");
-    let again = started(dir.path()).await;
+    let (again, _streams) = started(dir.path()).await;
     assert!(again.failed().now_or_never().is_none(), "what was acknowledged is whole");
     again.stop().await;
 }
@@ -44,7 +45,7 @@ async fn a_panic_while_applying_is_told_with_its_own_words_and_ends_the_controll
 async fn a_panic_anywhere_in_the_pump_is_the_first_cause_whoever_notices_it() {
     for round in 0..20 {
         let dir = tempfile::tempdir().unwrap();
-        let controller = started(dir.path()).await;
+        let (controller, _streams) = started(dir.path()).await;
         let look = controller.pump.read(|_: pump::View<'_>| -> () { panic!("a look that broke") });
         assert!(look.await.is_err());
         let why = tokio::time::timeout(SOON, controller.failed()).await.expect("it must end");
