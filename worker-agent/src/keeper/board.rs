@@ -4,6 +4,7 @@
 //! trees, which the guard enforces when the keeper is dead or stands still.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -13,6 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
@@ -92,6 +94,15 @@ pub(crate) struct Fence {
 pub(crate) struct Board {
     file: File,
     page: NonNull<Page>,
+    /// Places of births whose child may still write there. One announces at a time.
+    under_way: Mutex<BTreeSet<usize>>,
+}
+
+/// A birth that is kept in its place, however many come after it, until this is dropped: a start
+/// that hangs must not write into the place of another one.
+pub(crate) struct Announced<'a> {
+    board: &'a Board,
+    place: usize,
 }
 
 // SAFETY: the mapping lives as long as the value and holds atomics only.
@@ -135,7 +146,7 @@ impl Board {
             return Err(io::Error::last_os_error());
         }
         let page = NonNull::new(page.cast()).ok_or(io::ErrorKind::Other)?;
-        Ok(Board { file, page })
+        Ok(Board { file, page, under_way: Mutex::default() })
     }
 
     fn page(&self) -> &Page {
@@ -183,11 +194,20 @@ impl Board {
         self.page().upgrades.load(Ordering::Acquire)
     }
 
-    /// Before a child of this attempt is made. Only the spawner calls it.
-    pub(crate) fn announce(&self, mark: &[u8]) -> &Birth {
+    /// Before a child of this attempt is made. Only the threads of the spawner call it.
+    pub(crate) fn announce(&self, mark: &[u8]) -> Announced<'_> {
+        let mut under_way = self.under_way();
         let page = self.page();
-        let number = page.announced.load(Ordering::Relaxed);
-        let birth = &page.births[number as usize % BIRTHS_MAX];
+        let mut number = page.announced.load(Ordering::Relaxed);
+        let place_of = |number: u64| number as usize % BIRTHS_MAX;
+        while under_way.contains(&place_of(number)) {
+            // Stepped over, it counts as born just now: nothing that was pushed out of the ring
+            // may be younger than its oldest birth.
+            page.births[place_of(number)].at_ms.store(identity::boottime_ms(), Ordering::Relaxed);
+            number += 1;
+        }
+        let place = place_of(number);
+        let birth = &page.births[place];
         let id = mark_id(mark);
         birth.id[0].store((id >> 64) as u64, Ordering::Relaxed);
         birth.id[1].store(id as u64, Ordering::Relaxed);
@@ -196,7 +216,12 @@ impl Board {
         birth.errno.store(0, Ordering::Relaxed);
         birth.pid.store(0, Ordering::Release);
         page.announced.store(number + 1, Ordering::Release);
-        birth
+        under_way.insert(place);
+        Announced { board: self, place }
+    }
+
+    fn under_way(&self) -> MutexGuard<'_, BTreeSet<usize>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The births that are remembered, newest first.
@@ -285,6 +310,18 @@ impl Drop for Board {
     }
 }
 
+impl Announced<'_> {
+    pub(crate) fn birth(&self) -> &Birth {
+        &self.board.page().births[self.place]
+    }
+}
+
+impl Drop for Announced<'_> {
+    fn drop(&mut self) {
+        self.board.under_way().remove(&self.place);
+    }
+}
+
 impl Birth {
     fn id(&self) -> u128 {
         let half = |n: usize| u128::from(self.id[n].load(Ordering::Acquire));
@@ -347,12 +384,13 @@ mod tests {
         let long_after = identity::boottime_ms() + 1_000;
         assert_eq!(board.born(&mark(1), long_after), Born::Never);
         assert_eq!(board.born(&mark(1), 0), Born::Unknown, "accepted before this board");
-        let birth = board.announce(&mark(1));
+        let announced = board.announce(&mark(1));
         assert_eq!(board.born(&mark(1), 0), Born::Never, "announced, and it never ran");
-        birth.pid.store(77, Ordering::Relaxed);
+        announced.birth().pid.store(77, Ordering::Relaxed);
         assert_eq!(board.born(&mark(1), 0), Born::As { pid: 77, failed: None });
         assert_eq!(board.attempt_of(77), Some(mark_id(&mark(1))));
-        let again = board.announce(&mark(2));
+        let announced = board.announce(&mark(2));
+        let again = announced.birth();
         again.pid.store(77, Ordering::Relaxed);
         again.errno.store(2, Ordering::Relaxed);
         again.failed_step.store(Step::Exec as u32, Ordering::Relaxed);
@@ -367,7 +405,7 @@ mod tests {
         let board = Board::new().unwrap();
         let accepted_ms = identity::boottime_ms() + 1;
         for n in 0..=BIRTHS_MAX {
-            board.announce(&mark(n)).at_ms.store(accepted_ms + n as u64, Ordering::Relaxed);
+            board.announce(&mark(n)).birth().at_ms.store(accepted_ms + n as u64, Ordering::Relaxed);
         }
         assert_eq!(board.born(&mark(0), accepted_ms), Born::Unknown);
         assert_eq!(board.born(&mark(1), accepted_ms), Born::Never, "announced");
@@ -375,10 +413,36 @@ mod tests {
     }
 
     #[test]
+    fn the_place_of_a_start_that_hangs_goes_to_no_other() {
+        let board = Board::new().unwrap();
+        let hung = board.announce(&mark(0));
+        hung.birth().pid.store(7, Ordering::Relaxed);
+        hung.birth().at_ms.store(1, Ordering::Relaxed);
+        for n in 1..3 * BIRTHS_MAX {
+            board.announce(&mark(n)).birth().pid.store(100 + n as u32, Ordering::Relaxed);
+        }
+        // What its child says now is said of nobody else.
+        hung.birth().errno.store(libc::EIO, Ordering::Relaxed);
+        hung.birth().failed_step.store(Step::Stdout as u32, Ordering::Relaxed);
+        let failed = Some((Step::Stdout, libc::EIO));
+        assert_eq!(board.born(&mark(0), 0), Born::As { pid: 7, failed });
+        for n in 2 * BIRTHS_MAX + 2..3 * BIRTHS_MAX {
+            let pid = 100 + n as u32;
+            assert_eq!(board.born(&mark(n), 0), Born::As { pid, failed: None }, "{n}");
+        }
+        // Its own time tells nothing of those that were pushed out.
+        assert_eq!(board.born(&mark(1), 2), Born::Unknown);
+        let at = hung.place;
+        drop(hung);
+        let next = (0..BIRTHS_MAX).any(|n| board.announce(&mark(n)).place == at);
+        assert!(next, "once it is over, its place is used again");
+    }
+
+    #[test]
     fn the_next_keeper_and_the_guard_read_what_a_dead_keeper_noted() {
         let board = Board::new().unwrap();
         let keeper = Board::handed(board.file.try_clone().unwrap().into()).unwrap();
-        keeper.announce(&mark(3)).pid.store(5, Ordering::Relaxed);
+        keeper.announce(&mark(3)).birth().pid.store(5, Ordering::Relaxed);
         let fences = |at_ms| {
             let slot = Some(PathBuf::from("/sys/fs/cgroup/a b/s1"));
             let main = Some(ProcessId { pid: 7, start_ticks: 9 });

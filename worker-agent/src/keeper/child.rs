@@ -7,7 +7,7 @@ use super::board::Birth;
 use std::ffi::{CString, c_void};
 use std::os::fd::RawFd;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::Release};
 
 /// The steps of a start, as facts name them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +25,8 @@ pub(crate) enum Step {
     Exec = 9,
     /// Not of a start: whether a newer program can take over.
     Check = 10,
+    /// Nor this: how large the outputs are.
+    Measure = 11,
 }
 
 impl Step {
@@ -41,11 +43,16 @@ impl Step {
             Step::Stderr => "stderr",
             Step::Exec => "exec",
             Step::Check => "program-check",
+            Step::Measure => "measure",
         }
     }
 
+    pub(crate) fn is_of_a_start(self) -> bool {
+        !matches!(self, Step::Check | Step::Measure)
+    }
+
     pub(crate) fn from_raw(raw: u32) -> Step {
-        const ALL: [Step; 10] = [
+        const ALL: [Step; 11] = [
             Step::RunDirectory,
             Step::Cgroup,
             Step::Fork,
@@ -56,6 +63,7 @@ impl Step {
             Step::Stderr,
             Step::Exec,
             Step::Check,
+            Step::Measure,
         ];
         ALL.into_iter().find(|step| *step as u32 == raw).unwrap_or(Step::None)
     }
@@ -126,6 +134,8 @@ pub(crate) struct Plan {
     pub report: *const Report,
     /// Where the child notes itself for whoever comes after its keeper.
     pub birth: *const Birth,
+    /// Set to 0 once this child has its own copy of the descriptors.
+    pub gate: *const AtomicU32,
 }
 
 /// Entry of the child: `arg` is a [`Plan`].
@@ -138,6 +148,7 @@ pub(crate) unsafe extern "C" fn child_main(arg: *mut c_void) -> ! {
         let plan = &*arg.cast::<Plan>();
         let report = &*plan.report;
         let birth = &*plan.birth;
+        (*plan.gate).store(0, Release);
         birth.pid.store(libc::getpid() as u32, Relaxed);
         let errno = run(plan, report);
         // Before anybody can see it gone.

@@ -33,6 +33,7 @@ mod recover;
 mod run;
 mod session;
 mod spawn;
+mod spawner;
 mod start;
 mod status;
 mod sys;

@@ -71,6 +71,7 @@ impl Prepared {
             keep_open: program.keep_open,
             report,
             birth: ptr::null(),
+            gate: ptr::null(),
         };
         Ok(Prepared {
             plan,

@@ -18,7 +18,8 @@ use super::journal::Journal;
 use super::log::KeeperLog;
 use super::poll::{Poll, Source};
 use super::session::{self, Reapers, Snapshot};
-use super::spawn::{Nofile, Spawner};
+use super::spawn::Nofile;
+use super::spawner::{Blocked, HANGING_MAX, Spawner};
 use super::start::{DataDir, Place};
 use super::status;
 use super::task::Task;
@@ -105,6 +106,8 @@ pub(crate) struct Keeper {
     pub(super) look_ms: u64,
     pub(super) has_room: bool,
     pub(super) room_look_ms: u64,
+    /// When a spawner that is at something is looked at next.
+    pub(super) spawner_look_ms: u64,
     pub(super) slow_spawn: Option<String>,
     pub(super) strangers: BTreeSet<ProcessId>,
     pub(super) lock: OwnedFd,
@@ -171,7 +174,9 @@ impl Keeper {
         self.commit();
         self.tell();
         let timer = self.timers.first().map_or(u64::MAX, |(at, _)| *at);
-        let until = if self.pending_work() { now } else { timer.min(self.look_ms) };
+        let spawner = if self.spawner.waiting() > 0 { self.spawner_look_ms } else { u64::MAX };
+        let due = timer.min(self.look_ms).min(spawner);
+        let until = if self.pending_work() { now } else { due };
         let sources = self.poll.wait(until)?;
         self.snapshot = None;
         for source in sources {
@@ -179,6 +184,9 @@ impl Keeper {
         }
         let now = identity::boottime_ms();
         self.run_timers(now);
+        if now >= self.spawner_look_ms {
+            self.look_at_spawner(now);
+        }
         if now >= self.look_ms {
             self.look(now);
         }
@@ -247,7 +255,6 @@ impl Keeper {
         {
             self.break_journal(&e);
         }
-        self.look_at_spawner(now);
         self.list_strangers();
         let busy = self.spawner.waiting() > 0
             || !self.batch.is_empty()
@@ -334,24 +341,46 @@ impl Keeper {
     }
 
     fn look_at_spawner(&mut self, now: u64) {
-        let Some((id, step, for_ms)) = self.spawner.blocked(now, SPAWN_SLOW_MS) else {
+        self.spawner_look_ms = now + LOOK_BUSY_MS;
+        let goes_on = match self.spawner.relieve(now) {
+            Ok(goes_on) => goes_on,
+            Err(e) => {
+                self.log.say(format!("no further thread for starts: {e}"));
+                false
+            }
+        };
+        let blocked = self.spawner.blocked(now, SPAWN_SLOW_MS);
+        blocked.iter().for_each(|blocked| self.kill_blocked_start(blocked.task));
+        let Some(first) = blocked.first() else {
             self.slow_spawn = None;
             return;
         };
-        self.kill_blocked_start(id);
-        let name = self.tasks.get(&id).map(|task| task.key.attempt.to_string());
-        let problem = format!(
-            "spawn blocked in {} for {} s ({})",
-            step.name(),
-            for_ms / 1000,
-            name.unwrap_or_default()
-        );
+        let problem = self.say_blocked(first, blocked.len() - 1, goes_on);
         if self.slow_spawn.is_none() {
             self.log.say(&problem);
             let message = problem.clone();
             self.tell_client(keeper_event::Kind::Problem(proto::v1::KeeperProblem { message }));
         }
         self.slow_spawn = Some(problem);
+    }
+
+    /// `spawn blocked in stdout for 12 s (7/1), and 2 more`
+    fn say_blocked(&self, first: &Blocked, more: usize, goes_on: bool) -> String {
+        let name = self.tasks.get(&first.task).map(|task| task.key.attempt.to_string());
+        let what = if first.step.is_of_a_start() { "spawn blocked in" } else { "blocked in" };
+        let mut said = format!(
+            "{what} {} for {} s ({})",
+            first.step.name(),
+            first.for_ms / 1000,
+            name.unwrap_or_default()
+        );
+        if more > 0 {
+            said += &format!(", and {more} more");
+        }
+        if !goes_on {
+            said += &format!("; new starts wait: more than {HANGING_MAX} hang at once");
+        }
+        said
     }
 
     /// The exit code, once there is nothing to stay for.

@@ -1,15 +1,13 @@
-//! The spawner: one thread that starts jobs one after the other, so that a hung file system suspends
-//! it and never the loop. It also measures outputs that lie outside the data directory, for the same
-//! reason. Results come back over a channel, with a descriptor to wake the loop.
+//! One start, as a thread of the spawner makes it: prepared, cloned, and what is known of it then. The
+//! same threads measure outputs that lie outside the data directory, for those may hang as well.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::fs::File;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 
 use proto::v1::{JobSpec, KeeperRun, StartFact, StartFailure};
 
@@ -21,6 +19,7 @@ use super::identity;
 use super::outputs::{self, Measure, Measured};
 use super::plan::{Prepared, fault};
 use super::procfs;
+use super::spawner::Desk;
 use super::sys;
 use super::upgrade::{Candidacy, Candidate};
 
@@ -51,29 +50,20 @@ pub(crate) enum Errand {
     Check(Box<Candidacy>),
 }
 
-/// What comes back, in the order asked.
+/// What comes back: in the order asked, but for what took long.
 pub(crate) enum Result_ {
     Spawned(u64, Result<Started, StartFailure>),
     Measured(u64, Measured),
     Checked(Result<Candidate, String>),
 }
 
-/// What the loop may see of a spawner that does not come back.
+/// What the loop may see of a thread that does not come back.
 #[derive(Default)]
 pub(crate) struct Progress {
-    /// CLOCK_BOOTTIME in ms at which the present start began; 0: none.
-    since_ms: AtomicU64,
-    task: AtomicU64,
-    report: Report,
-}
-
-/// The loop's end of the spawner. Dropping it ends the thread after the errand it is at.
-pub(crate) struct Spawner {
-    errands: SyncSender<Errand>,
-    results: Receiver<Result_>,
-    wake: OwnedFd,
-    progress: Arc<Progress>,
-    waiting: usize,
+    /// CLOCK_BOOTTIME in ms at which the present errand began; 0: none.
+    pub since_ms: AtomicU64,
+    pub task: AtomicU64,
+    pub report: Report,
 }
 
 /// Limits on open files that jobs start with, remembered before the keeper raised its own.
@@ -83,106 +73,64 @@ pub(crate) struct Nofile {
     pub hard: u64,
 }
 
-impl Spawner {
-    /// Starts the thread. The signals of the calling thread must be blocked already.
-    pub(crate) fn start(nofile: Nofile, board: Arc<Board>) -> io::Result<Spawner> {
-        let (errands, inbox) = sync_channel(2 * QUEUE_MAX);
-        let (outbox, results) = sync_channel(2 * QUEUE_MAX);
-        let wake = rustix::event::eventfd(
-            0,
-            rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK,
-        )?;
-        let progress = Arc::new(Progress::default());
-        let thread = Thread {
-            stack: ChildStack::new()?,
-            null: File::options().read(true).open("/dev/null")?.into(),
-            wake: wake.try_clone()?,
-            progress: Arc::clone(&progress),
-            nofile,
-            board,
-        };
-        std::thread::Builder::new()
-            .name("spawner".into())
-            .stack_size(512 << 10)
-            .spawn(move || thread.run(&inbox, &outbox))?;
-        Ok(Spawner { errands, results, wake, progress, waiting: 0 })
-    }
+/// Keeps a child from being cloned while another thread holds a script open for writing: the child
+/// would hold it too until its exec, and where that hangs nobody could execute the script (ETXTBSY).
+/// Held for microseconds, by a thread's number and one; a child lets go of it as its first act, for
+/// its thread sleeps until the exec.
+#[derive(Default)]
+pub(crate) struct Gate(pub AtomicU32);
 
-    /// Readable when results wait.
-    pub(crate) fn wake(&self) -> &OwnedFd {
-        &self.wake
-    }
+/// Between looks at a gate that is held.
+const GATE_PAUSE: Duration = Duration::from_micros(100);
 
-    /// Errands whose results did not come back yet.
-    pub(crate) fn waiting(&self) -> usize {
-        self.waiting
-    }
-
-    /// Hands an errand over; gives it back if the queue is full or the thread is gone.
-    pub(crate) fn ask(&mut self, errand: Errand) -> Result<(), Errand> {
-        match self.errands.try_send(errand) {
-            Ok(()) => {
-                self.waiting += 1;
-                Ok(())
-            }
-            Err(TrySendError::Full(errand) | TrySendError::Disconnected(errand)) => Err(errand),
+impl Gate {
+    fn enter(&self, hand: usize) {
+        let own = Gate::name(hand);
+        while self.0.compare_exchange(0, own, Ordering::Acquire, Relaxed).is_err() {
+            std::thread::sleep(GATE_PAUSE);
         }
     }
 
-    /// The next result, if one waits.
-    pub(crate) fn take(&mut self) -> Option<Result_> {
-        match self.results.try_recv() {
-            Ok(result) => {
-                self.waiting -= 1;
-                Some(result)
-            }
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-        }
+    /// Where the child has done so already, another may be in by now.
+    fn leave(&self, hand: usize) {
+        let _ = self.0.compare_exchange(Gate::name(hand), 0, Ordering::Release, Relaxed);
     }
 
-    /// Clears the wake-up before results are taken.
-    pub(crate) fn awake(&self) {
-        let mut count = [0; 8];
-        // EAGAIN: it was not set.
-        let _ = rustix::io::read(&self.wake, &mut count);
-    }
-
-    /// The start that has been under way for this long: task, step, ms.
-    pub(crate) fn blocked(&self, now_ms: u64, longer_than_ms: u64) -> Option<(u64, Step, u64)> {
-        let since = self.progress.since_ms.load(Relaxed);
-        let elapsed = now_ms.saturating_sub(since);
-        (since != 0 && elapsed > longer_than_ms).then(|| {
-            let step = Step::from_raw(self.progress.report.step.load(Relaxed));
-            (self.progress.task.load(Relaxed), step, elapsed)
-        })
+    fn name(hand: usize) -> u32 {
+        hand as u32 + 1
     }
 }
 
-struct Thread {
-    stack: ChildStack,
-    null: OwnedFd,
-    wake: OwnedFd,
-    progress: Arc<Progress>,
-    nofile: Nofile,
-    board: Arc<Board>,
+/// A thread of the spawner.
+pub(super) struct Hand {
+    pub number: usize,
+    pub stack: ChildStack,
+    pub null: OwnedFd,
+    pub wake: OwnedFd,
+    pub progress: Arc<Progress>,
+    pub nofile: Nofile,
+    pub board: Arc<Board>,
+    pub gate: Arc<Gate>,
 }
 
-impl Thread {
-    fn run(mut self, inbox: &Receiver<Errand>, outbox: &SyncSender<Result_>) {
-        while let Ok(errand) = inbox.recv() {
+impl Hand {
+    pub(super) fn run(mut self, desk: &Desk, outbox: &SyncSender<Result_>) {
+        while let Some(errand) = desk.next(self.number) {
+            self.reset_report();
             let result = match errand {
                 Errand::Spawn(order) => {
-                    self.begin(order.id);
+                    self.begin(order.id, Step::None);
                     let result = self.spawn(&order);
                     Result_::Spawned(order.id, result)
                 }
                 Errand::Check(candidacy) => {
-                    self.reset_report();
-                    self.progress.report.step.store(Step::Check as u32, Relaxed);
-                    self.begin(0);
+                    self.begin(0, Step::Check);
                     Result_::Checked(candidacy.check())
                 }
-                Errand::Measure(id, measure) => Result_::Measured(id, outputs::measure(&measure)),
+                Errand::Measure(id, measure) => {
+                    self.begin(id, Step::Measure);
+                    Result_::Measured(id, outputs::measure(&measure))
+                }
             };
             self.progress.since_ms.store(0, Relaxed);
             if outbox.send(result).is_err() {
@@ -193,24 +141,34 @@ impl Thread {
         }
     }
 
-    fn begin(&self, task: u64) {
+    fn begin(&self, task: u64, step: Step) {
+        self.progress.report.step.store(step as u32, Relaxed);
         self.progress.task.store(task, Relaxed);
         self.progress.since_ms.store(identity::boottime_ms(), Relaxed);
     }
 
     fn spawn(&mut self, order: &SpawnOrder) -> Result<Started, StartFailure> {
-        self.reset_report();
-        let mut prepared = Prepared::new(order, &self.null, self.nofile, &self.progress.report)?;
+        self.gate.enter(self.number);
+        let prepared = Prepared::new(order, &self.null, self.nofile, &self.progress.report);
+        self.gate.leave(self.number);
+        let mut prepared = prepared?;
         let start_wall_ms = identity::wall_ms();
         let slot = order.slot.as_deref();
         self.progress.report.step.store(Step::Fork as u32, Relaxed);
-        prepared.plan.birth = self.board.announce(&order.mark);
+        let board = Arc::clone(&self.board);
+        let announced = board.announce(&order.mark);
+        prepared.plan.birth = announced.birth();
+        prepared.plan.gate = &self.gate.0;
         let arg = (&raw const prepared.plan).cast_mut().cast::<c_void>();
+        let birthplace = slot.and_then(Slot::birthplace);
+        self.gate.enter(self.number);
         // SAFETY: `child_main` keeps to the rules; the plan and all it points to live until here
         // again, which is after the child has left our memory.
-        let birthplace = slot.and_then(Slot::birthplace);
-        let child = unsafe { clone::spawn(&mut self.stack, birthplace, child::child_main, arg) }
-            .map_err(|e| fault(Step::Fork, &e, b""))?;
+        let child = unsafe { clone::spawn(&mut self.stack, birthplace, child::child_main, arg) };
+        // There is no child, or it was killed before it could do anything.
+        self.gate.leave(self.number);
+        drop(announced);
+        let child = child.map_err(|e| fault(Step::Fork, &e, b""))?;
         if self.progress.report.errno.load(Relaxed) != 0 {
             // It has ended, or is about to: reaped here, so that the loop never hears of it.
             let _ = sys::wait_for(child.pid);

@@ -22,7 +22,8 @@ use super::log::KeeperLog;
 use super::poll::Poll;
 use super::run::{Health, Keeper};
 use super::session::Reapers;
-use super::spawn::{Nofile, Spawner};
+use super::spawn::Nofile;
+use super::spawner::Spawner;
 use super::{
     CGROUP_SWITCH, Handed, IDLE_SWITCH, birthplace, leftover, lock, recover, status, sys, wire,
 };
@@ -286,6 +287,7 @@ impl Keeper {
             look_ms: 0,
             has_room: true,
             room_look_ms: 0,
+            spawner_look_ms: 0,
             slow_spawn: None,
             strangers: BTreeSet::new(),
             lock,

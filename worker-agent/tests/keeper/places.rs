@@ -18,6 +18,8 @@ pub const TESTS: &[Test] = &[
     ("an_output_on_a_mount_that_hangs_is_told_and_goes_on_when_it_answers", goes_on),
     ("an_output_on_a_mount_that_hangs_fails_by_name_when_it_is_aborted", aborted),
     ("a_start_that_hangs_in_open_can_be_cancelled", cancelled),
+    ("others_start_and_end_while_starts_hang_in_open", others_go_on),
+    ("more_hung_starts_than_threads_are_told_and_all_go_on_when_the_mount_answers", too_many_hang),
     ("a_thousand_running_jobs_end_with_their_own_codes_and_cost_little", thousand),
 ];
 
@@ -162,6 +164,80 @@ fn cancelled() {
         serves_again(&mut world);
         assert!(world.job_processes().is_empty(), "{mode:?}");
     }
+}
+
+/// Started with other threads than the one that hangs, each is reaped, told once, and with its own
+/// code; a script is executable though a half-started child of another thread lives.
+fn others_go_on() {
+    for mode in [Mode::Best, Mode::Marks] {
+        let mut world = World::new(mode);
+        let Some((fuse, job)) = hanging_job(&mut world, "exit 7") else { return };
+        let mut second = Job::shell(3, "exit 8");
+        second.stderr = Some(fuse.file());
+        world.run(&second);
+        wait_for("the second open", || (fuse.hanging() == 2).then_some(()));
+        let others: Vec<Job> = (10..40).map(other).collect();
+        others.iter().for_each(|other| world.run(other));
+        for (n, other) in (10..).zip(&others) {
+            assert_eq!(status_of(&world.finish_of(other)), exited(n), "{mode:?}: {}", world.log());
+        }
+        assert_eq!(fuse.hanging(), 2, "{mode:?}: they ended while both hang");
+        assert_eq!(world.phase_of(&job), Some(Phase::Accepted));
+        assert_eq!(world.start_failure(&Job::argv(50, &["/nowhere"])).step, "exec");
+        let problem = wait_for("both to be told", || {
+            Some(world.pong().problem).filter(|problem| problem.contains("and 1 more"))
+        });
+        assert!(
+            problem.contains("spawn blocked in stdout") && problem.contains("1/1"),
+            "{problem}"
+        );
+        fuse.answers();
+        assert_eq!(status_of(&world.finish_of(&job)), exited(7), "{mode:?}: {}", world.log());
+        assert_eq!(status_of(&world.finish_of(&second)), exited(8), "{mode:?}");
+        serves_again(&mut world);
+        for job in others.iter().chain([&job, &second]) {
+            assert_eq!(world.finishes(job.attempt_ref()).len(), 1, "{mode:?}");
+        }
+    }
+}
+
+/// Every third one is a script of its own.
+fn other(n: u64) -> Job {
+    let mut job = Job::shell(n, &format!("exit {n}"));
+    if n.is_multiple_of(3) {
+        job.spec.argv.clear();
+        job.spec.script = Some(format!("#!/bin/sh\nexit {n}\n").into_bytes());
+    }
+    job
+}
+
+/// As many as the spawner leaves alone, and the one at which it stops.
+const HUNG: u64 = 9;
+
+fn too_many_hang() {
+    let mut world = World::new(Mode::Best);
+    let Some((fuse, first)) = hanging_job(&mut world, "exit 1") else { return };
+    let rest = (3..HUNG + 2).map(|n| {
+        let mut job = Job::shell(n, &format!("exit {n}"));
+        job.stdout = Some(fuse.file());
+        job
+    });
+    let rest: Vec<Job> = rest.collect();
+    rest.iter().for_each(|job| world.run(job));
+    wait_for("all opens", || (fuse.hanging() as u64 == HUNG).then_some(()));
+    let waits = Job::shell(20, "exit 20");
+    world.run(&waits);
+    wait_for("the node to say that starts wait", || {
+        world.pong().problem.contains("new starts wait: more than 8 hang").then_some(())
+    });
+    assert_eq!(world.phase_of(&waits), Some(Phase::Accepted));
+    fuse.answers();
+    for job in rest.iter().chain([&waits]) {
+        let code = job.job as u32;
+        assert_eq!(status_of(&world.finish_of(job)), exited(code), "{}", world.log());
+    }
+    assert_eq!(status_of(&world.finish_of(&first)), exited(1));
+    serves_again(&mut world);
 }
 
 const JOBS: u64 = 1_000;
