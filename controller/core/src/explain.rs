@@ -38,8 +38,14 @@ impl Sight {
     }
 }
 
-/// Explains a job; `None` if the ledger does not have it.
-pub fn explain(ledger: &Ledger, sight: &Sight, id: JobId) -> Option<v1::ExplainAnswer> {
+/// Explains a job, with the last words of its output if whoever asks may read that; `None` if the ledger
+/// does not have it.
+pub fn explain(
+    ledger: &Ledger,
+    sight: &Sight,
+    id: JobId,
+    output: bool,
+) -> Option<v1::ExplainAnswer> {
     let job = ledger.job(id)?;
     let task = job.to_wire_seen(ledger, &sight.reachable());
     let mut answer = v1::ExplainAnswer { task: Some(task), ..v1::ExplainAnswer::default() };
@@ -50,7 +56,7 @@ pub fn explain(ledger: &Ledger, sight: &Sight, id: JobId) -> Option<v1::ExplainA
         State::Dispatched(grant) => dispatched(ledger, sight, job, grant, &mut answer),
         State::Running(_) | State::Suspended(_) => running(ledger, sight, job, &mut answer),
         State::Unknown(unknown) => silent(ledger, sight, job, unknown, &mut answer),
-        State::Done(_) | State::Exit(_) => ended(ledger, job, &mut answer),
+        State::Done(_) | State::Exit(_) => ended(ledger, job, output, &mut answer),
     }
     answer.lines.extend(intents(ledger, job));
     Some(answer)
@@ -368,7 +374,7 @@ fn elsewhere(job: &Job) -> String {
     format!("It will not be started elsewhere ({why}).")
 }
 
-fn ended(ledger: &Ledger, job: &Job, answer: &mut v1::ExplainAnswer) {
+fn ended(ledger: &Ledger, job: &Job, output: bool, answer: &mut v1::ExplainAnswer) {
     let Some(end) = job.state().ended() else { return };
     let (id, state) = (job.id(), job.state_name());
     answer.headline = format!("Job {id} is {state}: {}.", words::end(&end.reason, end.status));
@@ -395,7 +401,7 @@ fn ended(ledger: &Ledger, job: &Job, answer: &mut v1::ExplainAnswer) {
     if end.leftover > 0 {
         answer.lines.push(format!("{} of its processes were still alive then.", end.leftover));
     }
-    if !end.stderr_tail.is_empty() {
+    if output && !end.stderr_tail.is_empty() {
         answer.lines.push("Last lines of stderr:".to_owned());
         let text = String::from_utf8_lossy(&end.stderr_tail).into_owned();
         let lines: Vec<&str> = text.lines().collect();

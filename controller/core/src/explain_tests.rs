@@ -12,7 +12,7 @@ fn sight(world: &World, silent_for_ms: u64) -> Sight {
 }
 
 fn told(world: &World, sight: &Sight, job: JobId) -> String {
-    let answer = explain(&world.ledger, sight, job).expect("the job is there");
+    let answer = explain(&world.ledger, sight, job, true).expect("the job is there");
     let nodes = answer.nodes.iter().map(|n| format!("  {}  {}  {}", n.node, n.has, n.why));
     let lines = answer.lines.iter().cloned();
     std::iter::once(answer.headline).chain(nodes).chain(lines).collect::<Vec<_>>().join("\n")
@@ -154,7 +154,7 @@ fn every_state_has_an_explanation() {
     let held = world.submit_spec(v1::JobSpec { hold: true, ..spec() });
     let jobs = [held, world.dispatched(), world.running(), world.suspended()];
     let heads = jobs.map(|job| {
-        explain(&world.ledger, &sight(&world, 0), job).map(|a| a.headline).unwrap_or_default()
+        explain(&world.ledger, &sight(&world, 0), job, true).map(|a| a.headline).unwrap_or_default()
     });
     assert_eq!(
         heads,

@@ -1,16 +1,25 @@
 //! `Explain`: the core tells, from the ledger and what the leader hears of the agents now.
 
+use super::identity::Caller;
+use super::server::{conceal, may_read};
 use crate::clock::wall_ms;
 use crate::pump::View;
 use docket_core::ledger::Rejection;
 use docket_core::{Sight, Word};
 use proto::{JobId, v1};
 
-/// Explains a job of the ledger.
-pub fn explain(view: &View<'_>, id: JobId) -> Result<v1::ExplainAnswer, Rejection> {
-    view.ledger.find(id)?;
+/// Explains a job of the ledger to `caller`, with its last words if they may read them.
+pub fn explain(
+    view: &View<'_>,
+    caller: &Caller,
+    id: JobId,
+) -> Result<v1::ExplainAnswer, Rejection> {
+    let output = may_read(caller, view.ledger.find(id)?.by().uid);
     // Found above, in the same visit of the pump.
-    Ok(docket_core::explain(view.ledger, &sight(view), id).unwrap_or_default())
+    let explained = docket_core::explain(view.ledger, &sight(view), id, output);
+    let mut answer = explained.unwrap_or_default();
+    answer.task.iter_mut().for_each(|task| conceal(caller, task));
+    Ok(answer)
 }
 
 /// What the leader sees of the agents now.

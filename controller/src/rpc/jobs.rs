@@ -5,13 +5,13 @@ use super::convert::{self, ValidSubmit};
 use super::edit::{self, Edit};
 use super::identity::{Caller, caller};
 use super::logs::{self, Broker};
-use super::server::{Shared, in_time};
+use super::server::{Shared, conceal, in_time};
 use super::status::{answer_too_large, code_number, rejected, unexpected};
 use super::{cancel, list, wait};
 use crate::proposer::{Accepted, Pending};
 use docket_core::ledger::{Outcome, Rejection};
 use futures::stream::BoxStream;
-use futures::{Stream, StreamExt as _};
+use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use prost::Message as _;
 use proto::v1;
 use tonic::{Request, Response, Status, Streaming};
@@ -113,9 +113,11 @@ impl v1::jobs_server::Jobs for Jobs {
     }
 
     async fn get(&self, request: Request<v1::GetRequest>) -> Answer<v1::GetAnswer> {
+        let caller = caller(&request)?;
         let jobs = convert::job_ids(&request.into_inner().jobs)?;
         self.shared.linearizable().await?;
-        let answer = v1::GetAnswer { tasks: self.shared.tasks(jobs).await? };
+        let mut answer = v1::GetAnswer { tasks: self.shared.tasks(jobs).await? };
+        answer.tasks.iter_mut().for_each(|task| conceal(&caller, task));
         match answer.encoded_len() {
             0..=ANSWER_MAX_BYTES => Ok(Response::new(answer)),
             bytes => Err(answer_too_large(bytes, ANSWER_MAX_BYTES)),
@@ -125,17 +127,26 @@ impl v1::jobs_server::Jobs for Jobs {
     async fn list(&self, request: Request<v1::ListRequest>) -> Answer<v1::ListAnswer> {
         let caller = caller(&request)?;
         let valid = convert::list(request.into_inner(), &caller)?;
-        Ok(Response::new(list::list(&self.shared, valid).await?))
+        let mut answer = list::list(&self.shared, valid).await?;
+        answer.tasks.iter_mut().for_each(|task| conceal(&caller, task));
+        Ok(Response::new(answer))
     }
 
     async fn wait(&self, request: Request<v1::WaitRequest>) -> Answer<Self::WaitStream> {
+        let caller = caller(&request)?;
         let jobs = convert::job_ids(&request.into_inner().jobs)?;
         let changes = wait::wait(self.shared.clone(), jobs).await?;
+        let changes = changes.map_ok(move |mut task| {
+            conceal(&caller, &mut task);
+            task
+        });
         Ok(Response::new(self.shared.until_stopped(changes).boxed()))
     }
 
     async fn logs(&self, request: Request<v1::LogsRequest>) -> Answer<Self::LogsStream> {
-        let pieces = logs::logs(self.shared.clone(), self.broker.clone(), request.into_inner());
+        let caller = caller(&request)?;
+        let (shared, broker) = (self.shared.clone(), self.broker.clone());
+        let pieces = logs::logs(shared, broker, caller, request.into_inner());
         let pieces = pieces.await?;
         Ok(Response::new(self.shared.until_stopped(pieces).boxed()))
     }
@@ -188,9 +199,10 @@ impl v1::jobs_server::Jobs for Jobs {
     }
 
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Answer<v1::ExplainAnswer> {
+        let caller = caller(&request)?;
         let v1::ExplainRequest { job, task } = request.into_inner();
         let id = convert::only_task(job, task)?;
-        let look = move |view: crate::pump::View<'_>| super::explain::explain(&view, id);
+        let look = move |view: crate::pump::View<'_>| super::explain::explain(&view, &caller, id);
         let answer: Result<_, Rejection> = self.shared.read(look).await?;
         Ok(Response::new(answer.map_err(|rejection| rejected(&rejection))?))
     }

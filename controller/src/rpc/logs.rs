@@ -5,8 +5,9 @@
 
 use super::bulk::{BulkBroker, BulkError, BulkReader};
 use super::convert;
-use super::server::{Shared, found};
-use super::status::{agent_away, output_gone, status, stopping};
+use super::identity::Caller;
+use super::server::{Shared, found, may_read};
+use super::status::{agent_away, output_gone, output_of_another, status, stopping};
 use crate::pump::View;
 use crate::watch::Watcher;
 use docket_core::ledger::{Ended, Job, Ledger, State};
@@ -48,10 +49,19 @@ struct Place {
 pub async fn logs(
     shared: Shared,
     broker: Broker,
+    caller: Caller,
     request: v1::LogsRequest,
 ) -> Result<impl Stream<Item = Result<v1::LogPiece, Status>> + Send + 'static, Status> {
     let job = convert::only_task(request.job, request.task)?;
     shared.linearizable().await?;
+    let whose = move |view: View<'_>| {
+        let by = found(view.ledger, job)?.by();
+        match may_read(&caller, by.uid) {
+            true => Ok(()),
+            false => Err(output_of_another(job.0, &by.name)),
+        }
+    };
+    shared.pump.read(whose).await??;
     let watcher = shared.pump.watch(vec![job]).await?;
     // An unknown job is an answer, not a stream.
     let first = look(&shared, job, &request).await?;

@@ -236,6 +236,19 @@ pub fn may_change(caller: &Caller, uid: u32) -> bool {
     caller.admin || caller.uid == uid
 }
 
+/// Whether `caller` may read what jobs of `user` write. Everybody sees all jobs; what is in their output
+/// is their user's affair (docs/adr/0008-output-is-its-users.md).
+pub fn may_read(caller: &Caller, uid: u32) -> bool {
+    may_change(caller, uid)
+}
+
+/// Takes out of a task what `caller` may not read.
+pub fn conceal(caller: &Caller, task: &mut v1::Task) {
+    if !may_read(caller, task.uid) {
+        task.stderr_tail.clear();
+    }
+}
+
 /// Counts by state, as the wire names them.
 pub fn counts_to_wire(
     counts: BTreeMap<docket_core::ledger::StateName, u64>,

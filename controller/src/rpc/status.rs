@@ -44,6 +44,13 @@ pub fn output_gone(message: impl Into<String>) -> Status {
     status(Code::NotFound, "output-gone", message)
 }
 
+/// The caller may see the job, and not read what it writes.
+pub fn output_of_another(job: u64, user: &str) -> Status {
+    let message =
+        format!("the output of job {job} is for {user}, root and admins: ask one of them for it");
+    status(Code::PermissionDenied, "not-allowed", message)
+}
+
 /// A read took longer than it may: the controller is overloaded or lost its majority.
 pub fn timed_out(what: &str) -> Status {
     let message = format!("{what} took too long: the controller is busy or has no majority");

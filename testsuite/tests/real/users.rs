@@ -159,3 +159,46 @@ fn a_node_of_root_runs_a_users_job_as_that_user() {
     let task = root.wait_end(job);
     assert_eq!(task["cancelled_by"], "root", "{task:#}");
 }
+
+#[test]
+fn on_a_node_of_root_only_its_user_reads_what_a_job_writes() {
+    let test = "on_a_node_of_root_only_its_user_reads_what_a_job_writes";
+    let Some((mia, tom)) = two_users(test) else { return };
+    let root = heavy_world!();
+    let address = World::free_address();
+    let _node = root.up_with(2, &["--listen", &address]);
+    let (mut mine, mut theirs) = (root.of(&mia), root.of(&tom));
+    mine.talk_to(&address);
+    theirs.talk_to(&address);
+    let job = mine.submit_sh(&[], "w=hidden; echo $w-out; echo $w-err >&2; exit 3");
+    mine.wait_end(job);
+    let id = job.to_string();
+    for args in [
+        &["logs", &id][..],
+        &["logs", "--stderr", &id],
+        &["logs", "-f", &id],
+        &["show", &id],
+        &["show", "--json", &id],
+        &["list", "--all-users", "--json"],
+        &["list", "--all-users", "--all"],
+        &["explain", &id],
+        &["events", &id],
+        &["wait", &id],
+    ] {
+        let ran = theirs.docket(args);
+        if args[0] == "logs" {
+            assert_eq!(ran.code, Some(77), "{}", ran.describe());
+            assert!(ran.err().contains(&mia.name), "it says whom to ask: {}", ran.err());
+        }
+        for word in ["hidden-out", "hidden-err"] {
+            let told = ran.text().contains(word) || ran.err().contains(word);
+            assert!(!told, "{}", ran.describe());
+        }
+    }
+    assert_eq!(theirs.show(job)["state"], "EXIT", "the job itself is everybody's to see");
+    for reader in [&mine, &root] {
+        assert_eq!(reader.ok(&["logs", &id]), "hidden-out\n");
+        assert_eq!(reader.ok(&["logs", "--stderr", &id]), "hidden-err\n");
+        assert!(reader.ok(&["explain", &id]).contains("| hidden-err"));
+    }
+}
