@@ -1,8 +1,9 @@
 //! The agent's loop: wait for one thing, one step of the core, carry its actions out in order. All
 //! decisions are the core's; here are sockets, files and the clock.
 
+use crate::claim::{Claim, claim};
 use crate::config::{Config, ConfigError};
-use crate::home::{Home, RUNS};
+use crate::home::Home;
 use crate::inventory;
 use crate::keeper_client::KeeperLink;
 use crate::output::{Place, Relays};
@@ -12,13 +13,12 @@ use crate::session::Sessions;
 use crate::state_file::{StateFile, StateFileError};
 use crate::wire::Connector;
 use proto::AttemptId;
-use rustix::fs::{FlockOperation, flock};
 use std::collections::{BTreeSet, VecDeque};
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use thiserror::Error;
@@ -47,11 +47,25 @@ pub enum AgentError {
     },
     /// Another agent has it.
     #[error(
-        "another agent runs on {path} already: stop it, or give this one a data directory of its own"
+        "another agent ({holder}) runs on {path} already: stop it, or give this one a data directory of \
+         its own"
     )]
     InUse {
         /// The directory.
         path: PathBuf,
+        /// Its pid, in words.
+        holder: String,
+    },
+    /// Another agent uses it too, for somebody removed the lock.
+    #[error(
+        "another agent (pid {pid}) uses the data directory {path} too, and the controller takes only \
+         one: stop one of them, and leave agent.lock there, which keeps a second one off"
+    )]
+    Shared {
+        /// The directory.
+        path: PathBuf,
+        /// The other one's pid.
+        pid: u32,
     },
     /// The state file.
     #[error(transparent)]
@@ -78,7 +92,22 @@ pub async fn run(
     connector: Connector,
     stop: CancellationToken,
 ) -> Result<(), AgentError> {
-    let mut agent = Agent::new(&config, connector, stop)?;
+    config.check()?;
+    let claim = claim(&config.data)?;
+    run_claimed(config, claim, connector, stop).await
+}
+
+/// The same on a directory that was taken before.
+///
+/// # Errors
+/// As of [`run`].
+pub async fn run_claimed(
+    config: Config,
+    claim: Claim,
+    connector: Connector,
+    stop: CancellationToken,
+) -> Result<(), AgentError> {
+    let mut agent = Agent::new(&config, claim, connector, stop)?;
     let end = loop {
         let event = agent.next_event().await;
         if let Some(end) = agent.step(event).await {
@@ -88,7 +117,11 @@ pub async fn run(
     agent.relays.shutdown().await;
     match end {
         End::Stopped => Ok(()),
-        End::Refused { reason } => Err(AgentError::Refused { reason }),
+        End::Refused { reason } => Err(match agent.claim.shared_with() {
+            // Whatever it was refused for, that comes first.
+            Some(pid) => AgentError::Shared { path: agent.claim.data().to_owned(), pid },
+            None => AgentError::Refused { reason },
+        }),
     }
 }
 
@@ -101,6 +134,8 @@ struct Agent {
     relays: Relays,
     lookups: JoinSet<(u32, Result<User, NoUser>)>,
     sweeps: JoinSet<()>,
+    /// Looks at where the data directory is, one at a time: its file system may hang.
+    looks: JoinSet<Option<String>>,
     home: Arc<Home>,
     limits: Limits,
     cpus: u32,
@@ -108,21 +143,19 @@ struct Agent {
     ready: VecDeque<Event>,
     stop: CancellationToken,
     stopping: bool,
-    _lock: File,
+    claim: Claim,
 }
 
 impl Agent {
     fn new(
         config: &Config,
+        claim: Claim,
         connector: Connector,
         stop: CancellationToken,
     ) -> Result<Self, AgentError> {
         config.check()?;
-        let data = directory(&config.data)?;
-        let runs = directory(&data.join(RUNS))?;
-        let lock = lock(&data)?;
-        let unusable = |source| AgentError::Directory { path: data.clone(), source };
-        let home = Arc::new(Home::open(&data).map_err(unusable)?);
+        let unusable = |source| AgentError::Directory { path: claim.data().to_owned(), source };
+        let home = Arc::new(Home::open(claim.data()).map_err(unusable)?);
         let state_file = StateFile::new(Arc::clone(&home));
         let saved = match state_file.load()? {
             Some(saved) => saved,
@@ -139,7 +172,7 @@ impl Agent {
             resources,
             heartbeat_interval_ms: ms(config.heartbeat_interval),
             kill_grace_ms: ms(config.kill_grace),
-            runs_dir: runs.as_os_str().as_bytes().to_vec(),
+            runs_dir: claim.runs().as_os_str().as_bytes().to_vec(),
             own_uid: rustix::process::geteuid().as_raw(),
             own_gid: rustix::process::getegid().as_raw(),
             allow_root_jobs: config.allow_root_jobs,
@@ -154,6 +187,7 @@ impl Agent {
             relays: Relays::new(place),
             lookups: JoinSet::new(),
             sweeps: JoinSet::new(),
+            looks: JoinSet::new(),
             home,
             limits: Limits {
                 keep: config.run_retention,
@@ -164,7 +198,7 @@ impl Agent {
             ready: VecDeque::from([Event::Tick { load_permille: 0 }]),
             stop,
             stopping: false,
-            _lock: lock,
+            claim,
         })
     }
 
@@ -188,7 +222,11 @@ impl Agent {
             event = self.keeper.next() => event,
             event = self.sessions.next() => event,
             Some(Ok((uid, user))) = self.lookups.join_next() => Event::UserLookedUp { uid, user },
+            Some(Ok(trouble)) = self.looks.join_next() => {
+                Event::Directory(trouble.unwrap_or_default())
+            }
             () = sleep_until(wake) => {
+                self.run_look();
                 Event::Tick { load_permille: inventory::load_permille(self.cpus) }
             }
         }
@@ -251,6 +289,13 @@ impl Agent {
         self.lookups.spawn_blocking(move || (uid, passwd::look_up(uid)));
     }
 
+    fn run_look(&mut self) {
+        if self.looks.is_empty() {
+            let home = Arc::clone(&self.home);
+            self.looks.spawn_blocking(move || home.trouble());
+        }
+    }
+
     /// One at a time: a sweep of a slow disk must not meet the next one.
     fn run_sweep(&mut self, live: BTreeSet<AttemptId>) {
         while self.sweeps.try_join_next().is_some() {}
@@ -278,37 +323,12 @@ fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Makes the directory (0700) if it is missing; its absolute path.
-fn directory(path: &Path) -> Result<PathBuf, AgentError> {
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.and_then(|()| fs::canonicalize(path))
-        .map_err(|source| AgentError::Directory { path: path.to_owned(), source })
-}
-
 /// The file that this process runs, if its path still leads there: an upgrade may have put another
 /// one in its place.
 fn own_program() -> Option<PathBuf> {
     let path = std::env::current_exe().ok()?;
     let (own, there) = (fs::metadata("/proc/self/exe").ok()?, fs::metadata(&path).ok()?);
     ((own.dev(), own.ino()) == (there.dev(), there.ino())).then_some(path)
-}
-
-/// Held while the agent lives; the kernel gives it back however it ends.
-fn lock(data: &Path) -> Result<File, AgentError> {
-    let path = data.join("agent.lock");
-    let unusable = |source| AgentError::Directory { path: data.to_owned(), source };
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path)
-        .map_err(unusable)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(AgentError::InUse { path: data.to_owned() }),
-        Err(errno) => Err(unusable(errno.into())),
-    }
 }
 
 /// A new node: an id of its own, durable before anybody hears of it.

@@ -71,6 +71,32 @@ impl Home {
         Ok(if self.is_at(&now) { Place::At(now) } else { Place::Away })
     }
 
+    /// Why nothing can start in it before somebody acts, for people; `None`: it is where it was, as
+    /// far as can be seen.
+    pub fn trouble(&self) -> Option<String> {
+        let dir = self.name.display();
+        match self.place() {
+            Ok(Place::At(path)) if path == self.name => None,
+            Ok(Place::At(path)) => {
+                let now = path.display();
+                Some(format!(
+                    "the data directory {dir} was renamed to {now} under this agent: no new job starts \
+                     here, what runs goes on; rename it back, or start the agent again on {now}"
+                ))
+            }
+            Ok(Place::Deleted) => Some(format!(
+                "the data directory {dir} was deleted under this agent: no new job starts here, and it \
+                 is not made again; start the agent again to begin with a new directory"
+            )),
+            Ok(Place::Away) => Some(format!(
+                "the data directory {dir} was moved out of reach: no new job starts here, and no keeper \
+                 is started; move it back, or start the agent again where it is now"
+            )),
+            // What cannot be looked at is not known to be gone.
+            Err(_) => None,
+        }
+    }
+
     fn is_at(&self, path: &Path) -> bool {
         fs::metadata(path).is_ok_and(|meta| (meta.dev(), meta.ino()) == self.identity)
     }
@@ -98,14 +124,18 @@ mod tests {
         fs::create_dir(&first).unwrap();
         let home = Home::open(&first).unwrap();
         assert_eq!(home.place().unwrap(), Place::At(first.clone()));
+        assert_eq!(home.trouble(), None);
         fs::rename(&first, &second).unwrap();
         // Another one in its old place is not it.
         fs::create_dir(&first).unwrap();
         assert_eq!(home.place().unwrap(), Place::At(second.clone()));
+        let told = home.trouble().unwrap();
+        assert!(told.contains(&second.display().to_string()), "{told}");
         fs::write(home.inside("file"), "x").unwrap();
         assert!(second.join("file").exists() && !first.join("file").exists());
         fs::remove_dir_all(&second).unwrap();
         assert_eq!(home.place().unwrap(), Place::Deleted);
+        assert!(home.trouble().unwrap().contains("was deleted under this agent"));
         fs::create_dir(&second).unwrap();
         assert_eq!(home.place().unwrap(), Place::Deleted);
         assert!(fs::write(home.inside("file"), "x").is_err());

@@ -191,12 +191,8 @@ impl KeeperLink {
                 Some(Event::KeeperTrouble(why))
             }
             Attempt::Deleted => {
-                let why = format!(
-                    "the data directory {dir} was deleted under this agent: no new job starts here, \
-                     and it is not made again; start the agent again to begin with a new directory"
-                );
                 self.phase = Phase::Over;
-                Some(Event::KeeperTrouble(why))
+                self.home.trouble().map(Event::KeeperTrouble)
             }
         }
     }
@@ -305,12 +301,7 @@ fn start_if_free(home: &Home) -> Attempt {
             Err(error) => failed("start", error),
         },
         Ok(Place::Deleted) => Attempt::Deleted,
-        Ok(Place::Away) => Attempt::Failed {
-            why: format!(
-                "the data directory {dir} was moved out of reach, so no keeper is started: move it \
-                 back, or start the agent again where it is now"
-            ),
-        },
+        Ok(Place::Away) => Attempt::Failed { why: home.trouble().unwrap_or_default() },
         Err(error) => failed("find the directory of", error),
     }
 }

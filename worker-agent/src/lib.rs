@@ -7,6 +7,7 @@
 )]
 
 mod agent;
+mod claim;
 mod config;
 mod home;
 mod inventory;
@@ -22,7 +23,8 @@ mod wire;
 
 pub mod keeper;
 
-pub use agent::{AgentError, run};
+pub use agent::{AgentError, run, run_claimed};
+pub use claim::{Claim, claim};
 pub use config::{Config, ConfigError, RunSpace};
 pub use state_file::StateFileError;
 pub use wire::Connector;

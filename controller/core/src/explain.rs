@@ -3,7 +3,7 @@
 use crate::ledger::{
     Agent, DownWhy, ExitReason, Fence, Grant, Job, Ledger, Session, State, Unknown, What,
 };
-use crate::scheduler::{self, NodeVerdict, Refusal, Why};
+use crate::scheduler::{self, NodeVerdict, Reach, Refusal, Why};
 use crate::words;
 use proto::{JobId, v1};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,18 +19,28 @@ pub struct Sight {
 }
 
 /// The last word of an agent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Word {
     /// It may get orders now.
     pub reachable: bool,
     /// How long ago its last message came, in ms.
     pub silent_for_ms: u64,
+    /// Why it takes no jobs now, in its own words.
+    pub refuses: Option<String>,
 }
 
 impl Sight {
-    /// Ids of the agents that may get orders.
-    pub fn reachable(&self) -> BTreeSet<String> {
-        self.agents.iter().filter(|(_, word)| word.reachable).map(|(id, _)| id.clone()).collect()
+    /// Which agents may get orders, and the words of those that take none.
+    pub fn reach(&self) -> Reach {
+        let (mut reachable, mut refusing) = (BTreeSet::new(), BTreeMap::new());
+        for (id, word) in &self.agents {
+            match &word.refuses {
+                _ if word.reachable => drop(reachable.insert(id.clone())),
+                Some(why) => drop(refusing.insert(id.clone(), why.clone())),
+                None => {}
+            }
+        }
+        Reach { reachable, refusing }
     }
 
     fn silence(&self, agent_id: &str) -> Option<u64> {
@@ -47,7 +57,7 @@ pub fn explain(
     output: bool,
 ) -> Option<v1::ExplainAnswer> {
     let job = ledger.job(id)?;
-    let task = job.to_wire_seen(ledger, &sight.reachable());
+    let task = job.to_wire_seen(ledger, &sight.reach());
     let mut answer = v1::ExplainAnswer { task: Some(task), ..v1::ExplainAnswer::default() };
     match job.state() {
         State::Queued => queued(ledger, sight, job, &mut answer),
@@ -96,7 +106,7 @@ fn intents(ledger: &Ledger, job: &Job) -> Vec<String> {
 
 fn queued(ledger: &Ledger, sight: &Sight, job: &Job, answer: &mut v1::ExplainAnswer) {
     let id = job.id();
-    let Some(why) = scheduler::why(ledger, &sight.reachable(), id) else { return };
+    let Some(why) = scheduler::why(ledger, &sight.reach(), id) else { return };
     answer.headline = format!("Job {id} is PEND: {}.", why.summary);
     answer.nodes = why.nodes.iter().map(|node| node_line(ledger, sight, node)).collect();
     let place = 1 + ledger.pending().take_while(|other| other.id() != id).count();
@@ -138,6 +148,10 @@ fn outlook(ledger: &Ledger, job: &Job, why: &Why) -> Option<String> {
     let busy = |node: &&NodeVerdict| matches!(node.refusal, Some(Refusal::Busy { .. }));
     let away = |node: &&NodeVerdict| matches!(node.refusal, Some(Refusal::Unreachable { .. }));
     let Some(node) = why.nodes.iter().find(busy) else {
+        let refuses = |node: &&NodeVerdict| matches!(node.refusal, Some(Refusal::TakesNone { .. }));
+        if let Some(node) = why.nodes.iter().find(refuses) {
+            return Some(format!("It waits until {} takes jobs again.", node.name));
+        }
         let node = why.nodes.iter().find(away)?;
         return Some(format!("It waits until {} is heard again.", node.name));
     };

@@ -7,7 +7,7 @@ use proto::JobId;
 use proto::v1::{self, DownCause, finish_fact::End};
 
 fn sight(world: &World, silent_for_ms: u64) -> Sight {
-    let word = Word { reachable: silent_for_ms < 30_000, silent_for_ms };
+    let word = Word { reachable: silent_for_ms < 30_000, silent_for_ms, refuses: None };
     Sight { now_wall_ms: world.wall_ms, agents: [(N1.to_owned(), word)].into() }
 }
 
@@ -32,6 +32,23 @@ fn a_pending_job_says_what_it_asks_and_who_holds_it() {
          \x20 n1  8 cpus, 2 free  cpus: 4 asked, 2 free\n\
          Place 2 of 2 in the queue (priority 0, waiting 3m10s).\n\
          It could start when jobs of n1 end: 1."
+    );
+}
+
+#[test]
+fn a_job_that_waits_for_a_node_that_takes_none_tells_what_the_node_says() {
+    let mut world = World::with_node();
+    let job = world.submit();
+    let mut sight = sight(&world, 400);
+    let word = sight.agents.get_mut(N1).expect("it was heard");
+    word.reachable = false;
+    word.refuses = Some("the data directory /d was deleted".to_owned());
+    assert_eq!(
+        told(&world, &sight, job),
+        "Job 1 is PEND: n1 takes no jobs: the data directory /d was deleted.\n\
+         \x20 n1  8 cpus, 8 free  takes no jobs: the data directory /d was deleted\n\
+         Place 1 of 1 in the queue (priority 0, waiting 0s).\n\
+         It waits until n1 takes jobs again."
     );
 }
 

@@ -135,7 +135,7 @@ mod tests {
             errno: 2,
             path: b"./nightly".to_vec(),
             message: "exec ./nightly: No such file or directory (os error 2)".into(),
-            node_fault: false,
+            ..Default::default()
         };
         let text = "could not be started: exec ./nightly: No such file or directory";
         assert_eq!(start_failure(&failure), text);

@@ -26,7 +26,11 @@ pub fn explain(
 pub fn sight(view: &View<'_>) -> Sight {
     let heard = view.leader.node_views(view.ledger, view.now_ms).into_iter();
     let agents = heard.filter_map(|node| {
-        let word = Word { reachable: node.reachable, silent_for_ms: node.last_word_ms? };
+        let word = Word {
+            reachable: node.reachable,
+            silent_for_ms: node.last_word_ms?,
+            refuses: node.refuses,
+        };
         Some((node.agent_id, word))
     });
     Sight { now_wall_ms: wall_ms(), agents: agents.collect() }

@@ -101,7 +101,7 @@ fn take(
         page.next_below = page.tasks.last().map(|task| JobId(task.job));
         return Scan::More;
     }
-    let task = job.to_wire_seen(seen.ledger, seen.reachable);
+    let task = job.to_wire_seen(seen.ledger, seen.reach);
     page.bytes += task.encoded_len();
     page.tasks.push(task);
     page.full = page.tasks.len() >= limit || page.bytes >= PAGE_MAX_BYTES;

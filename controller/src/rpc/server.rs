@@ -8,9 +8,10 @@ use crate::proposer::{Accepted, Pending, ProposerHandle};
 use crate::pump::{PumpHandle, View};
 use crate::raft::Node;
 use docket_core::ledger::{Job, Ledger};
+use docket_core::scheduler::Reach;
 use futures::{Stream, StreamExt as _};
 use proto::{JobId, v1};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -140,9 +141,9 @@ impl Shared {
         for slice in jobs.chunks(FETCH_SLICE) {
             let slice = slice.to_vec();
             let look = move |view: View<'_>| {
-                let reachable = super::explain::sight(&view).reachable();
+                let reach = super::explain::sight(&view).reach();
                 let wire = |id: &JobId| {
-                    found(view.ledger, *id).map(|job| job.to_wire_seen(view.ledger, &reachable))
+                    found(view.ledger, *id).map(|job| job.to_wire_seen(view.ledger, &reach))
                 };
                 slice.iter().map(wire).collect::<Result<Vec<_>, _>>()
             };
@@ -165,8 +166,8 @@ impl Shared {
         };
         let look = move |view: View<'_>| {
             let mut state = state;
-            let reachable = super::explain::sight(&view).reachable();
-            let seen = Seen { ledger: view.ledger, reachable: &reachable };
+            let reach = super::explain::sight(&view).reach();
+            let seen = Seen { ledger: view.ledger, reach: &reach };
             let jobs = view.ledger.jobs_newest_first(below);
             for (number, job) in jobs.enumerate() {
                 let last = matches!(take(&mut state, &seen, job), Scan::Enough);
@@ -200,8 +201,8 @@ impl Shared {
 pub struct Seen<'a> {
     /// The ledger.
     pub ledger: &'a Ledger,
-    /// Ids of the agents that may get orders now.
-    pub reachable: &'a BTreeSet<String>,
+    /// Which agents may get orders now.
+    pub reach: &'a Reach,
 }
 
 /// Whether a scan goes on in its slice.

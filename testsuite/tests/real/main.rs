@@ -16,11 +16,13 @@
 //! | users are kept apart (P10) | `users.rs` |
 //! | stop, start again, second instance, repeated submits (P8) | `service.rs` |
 //! | several on one data directory: one has it, the others are refused by name | `one_directory.rs` |
+//! | a node's directory goes away while jobs wait: they wait on at no cost | `directory_away.rs` |
 //! | a disk without room: refusals by name, true ends, restarts, and on by itself | `disk_full.rs` |
 //! | a real program: ffmpeg | `ffmpeg.rs` |
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a surprise must end the test")]
 
 mod cancel;
+mod directory_away;
 mod disk_full;
 mod durable;
 mod ends;

@@ -8,6 +8,7 @@ use crate::keeper::KeeperView;
 use crate::later::PutOff;
 use crate::manifest::Asks;
 use crate::orders::Orders;
+use crate::out::Out;
 use crate::upgrade::Upgrade;
 use proto::v1;
 
@@ -61,6 +62,7 @@ pub struct AgentCore {
     /// Exits that the keeper could not journal; at most one an attempt it holds.
     pub(crate) unjournalled: Vec<v1::FinishFact>,
     pub(crate) orders: Orders,
+    pub(crate) out_of_place: Out,
     pub(crate) asks: Asks,
     pub(crate) backoff: Backoff,
     /// Dials so far: numbers the sessions and turns the list of controllers.
@@ -93,6 +95,7 @@ impl AgentCore {
             put_off: PutOff::default(),
             unjournalled: Vec::new(),
             orders: Orders::default(),
+            out_of_place: Out::default(),
             asks: Asks::default(),
             dials: 0,
             redirects: 0,
@@ -118,6 +121,7 @@ impl AgentCore {
             Event::FromKeeper(event) => self.hear_keeper(event, now_ms),
             Event::KeeperLost => self.keeper_lost(),
             Event::KeeperTrouble(why) => self.keeper_in_trouble(why, now_ms),
+            Event::Directory(why) => self.directory_is(why, now_ms),
             Event::Connected { session, address } => self.connected(session, address, now_ms),
             Event::Disconnected { session, why } => self.disconnected(session, &why, now_ms),
             Event::FromLeader { session, message } => self.hear_leader(session, message, now_ms),

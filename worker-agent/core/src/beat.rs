@@ -26,10 +26,18 @@ impl AgentCore {
     /// What the keeper last vouched for; without a young answer it vouches for nothing.
     pub(crate) fn heartbeat(&self, now_ms: u64) -> v1::Heartbeat {
         let load_permille = self.load_permille;
+        let out = self.out_of_place.why();
+        let takes_no_runs = !out.is_empty();
+        // What keeps every job from starting is told before anything else.
+        let told = |problem: &str| if takes_no_runs { out } else { problem }.to_owned();
         let answer = self.keeper.as_ref().and_then(|keeper| keeper.pong.as_ref());
         let Some((pong, asked_ms)) = answer else {
-            let problem = self.keeper_trouble.clone();
-            return v1::Heartbeat { load_permille, problem, ..v1::Heartbeat::default() };
+            return v1::Heartbeat {
+                load_permille,
+                problem: told(&self.keeper_trouble),
+                takes_no_runs,
+                ..v1::Heartbeat::default()
+            };
         };
         let age_ms = now_ms.saturating_sub(*asked_ms);
         let keeper_answers = age_ms <= self.config.heartbeat_interval_ms;
@@ -46,7 +54,8 @@ impl AgentCore {
             keeper_answers,
             disk_full: pong.disk_full,
             load_permille,
-            problem,
+            problem: told(&problem),
+            takes_no_runs,
         }
     }
 }

@@ -25,6 +25,9 @@ pub enum Event {
     /// Why no keeper can be reached, or what is wrong with the one that answers, for the operator;
     /// empty: that is over.
     KeeperTrouble(String),
+    /// Why nothing can start in the data directory before somebody acts, as it was looked at now;
+    /// empty: it is in its place.
+    Directory(String),
     /// The dial succeeded; own address of the connection as this node sees it.
     Connected {
         /// The dial.

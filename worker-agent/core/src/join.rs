@@ -46,6 +46,8 @@ pub struct Session {
     pub(crate) echoes: Echoes,
     /// The first record of the keeper's journal, as its join told it.
     pub(crate) first_seq: u64,
+    /// The keeper's journal, as its join told it.
+    pub(crate) journal_id: Vec<u8>,
 }
 
 /// Leader hints followed at once before the back-off applies: voters may point at each other.
@@ -106,7 +108,7 @@ impl AgentCore {
             heartbeat_interval_ms: self.config.heartbeat_interval_ms,
             address,
         };
-        let first_seq = join.first_seq;
+        let (first_seq, journal_id) = (join.first_seq, join.journal_id.clone());
         // Durable first: an incarnation that was ever shown must never be used again.
         self.out.push(Action::Save(self.saved.clone()));
         self.tell_leader(no, Up::Join(join));
@@ -118,6 +120,7 @@ impl AgentCore {
             refused: 0,
             echoes: Echoes::default(),
             first_seq,
+            journal_id,
         });
     }
 
@@ -311,6 +314,7 @@ impl AgentCore {
         self.relay.end();
         self.put_off.forget();
         self.orders.clear();
+        self.out_of_place.forget();
         self.asks.forget_session();
     }
 

@@ -95,8 +95,12 @@ impl AgentCore {
         }
         self.relay.end();
         self.put_off.forget();
-        self.orders.clear();
+        for run in self.orders.drop_all() {
+            self.out_of_place.remember(&run);
+        }
         self.asks.forget_all();
+        // It may have left with these unread.
+        self.refuse_untaken();
     }
 
     /// Where no keeper is left its controller hears of it at once: until then it sends jobs.

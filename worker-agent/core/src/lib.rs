@@ -16,6 +16,7 @@ mod leader;
 mod lease;
 mod manifest;
 mod orders;
+mod out;
 mod pattern;
 mod run_order;
 mod upgrade;

@@ -47,6 +47,12 @@ impl Orders {
         self.waiting.clear();
     }
 
+    /// Those to run, while all that wait are dropped.
+    pub(crate) fn drop_all(&mut self) -> Vec<v1::RunOrder> {
+        let runs = |order| if let Order::Run(run) = order { Some(*run) } else { None };
+        self.waiting.drain(..).filter_map(runs).collect()
+    }
+
     /// The look-up under way was never made; the next order that needs it asks again.
     pub(crate) fn forget_look_up(&mut self) {
         self.looking_up = None;
@@ -63,7 +69,13 @@ impl AgentCore {
     pub(crate) fn take_order(&mut self, order: Order, now_ms: u64) {
         let Link::Joined(session) = &self.link else { return };
         let no = session.no;
+        if let (Order::Run(run), false) = (&order, self.out_of_place.why().is_empty()) {
+            return self.refuse_run(run);
+        }
         if self.keeper.is_none() {
+            if let Order::Run(run) = &order {
+                self.run_finds_no_keeper(run);
+            }
             // The keeper's return makes a new join, whose manifest shows what is missing.
             self.warn_once("dropped orders: the keeper is away".to_owned());
             return;

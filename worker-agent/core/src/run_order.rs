@@ -98,5 +98,5 @@ fn garbled(what: &str, why: &prost::DecodeError) -> v1::StartFailure {
 }
 
 fn failure(step: &str, errno: i32, message: String, node_fault: bool) -> v1::StartFailure {
-    v1::StartFailure { step: step.to_owned(), errno, path: Vec::new(), message, node_fault }
+    v1::StartFailure { step: step.to_owned(), errno, message, node_fault, ..Default::default() }
 }

@@ -95,5 +95,5 @@ fn own_account(
 
 fn failure(errno: i32, message: String) -> v1::StartFailure {
     let step = "setuid".to_owned();
-    v1::StartFailure { step, errno, path: Vec::new(), message, node_fault: false }
+    v1::StartFailure { step, errno, message, ..Default::default() }
 }

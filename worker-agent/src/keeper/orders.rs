@@ -401,9 +401,9 @@ pub(super) fn refusal(step: &str, errno: i32, message: &str) -> StartFailure {
     StartFailure {
         step: step.into(),
         errno,
-        path: Vec::new(),
         message: format!("{step}: {message}"),
         node_fault: true,
+        ..StartFailure::default()
     }
 }
 

@@ -400,6 +400,7 @@ pub(crate) fn failed(step: Step, error: &io::Error, path: &[u8]) -> StartFailure
         path: path.to_vec(),
         message: format!("{}: {error}", describe(step, path)),
         node_fault: matches!(errno, libc::EIO | libc::EAGAIN | libc::ENOMEM | libc::ENFILE),
+        node_out: false,
     }
 }
 
@@ -420,6 +421,7 @@ pub(super) fn directory_gone(data: &Path) -> StartFailure {
             "{step}: {name} was deleted or moved away under its agent: start the agent again"
         ),
         node_fault: true,
+        node_out: true,
     }
 }
 

@@ -29,20 +29,29 @@ async fn a_directory_that_is_deleted_under_an_idle_node_is_not_made_again() {
     let dir = node.dir.path().to_owned();
     let mut session = node.leader.joined().await;
     manifest(&mut session).await;
+    session.says(Down::Run(shell(4, "true"))).await;
+    finish_of(&mut session, 4).await;
     fs::remove_dir_all(&dir).unwrap();
-    let told = "was deleted under this agent";
     let told = async {
-        while let Some(message) = session.hears_besides_beats_with(told).await {
-            assert!(!matches!(message, Up::Goodbye(_)), "it has no keeper to join with");
+        loop {
+            match session.hears().await {
+                Up::Heartbeat(beat) if !beat.keeper_answers && beat.takes_no_runs => return beat,
+                Up::Goodbye(_) => panic!("it has no keeper to join with"),
+                _ => {}
+            }
         }
     };
-    within(told).await;
-    let Up::Heartbeat(beat) = session.hears().await else { panic!("only beats follow") };
-    assert!(!beat.keeper_answers);
+    let beat = within(told).await;
+    assert!(beat.problem.contains("was deleted under this agent"), "{}", beat.problem);
     assert!(beat.problem.contains(&dir.display().to_string()), "{}", beat.problem);
     assert!(beat.problem.contains("no new job starts here"), "{}", beat.problem);
     assert!(beat.problem.contains("start the agent again"), "{}", beat.problem);
     assert!(!dir.exists(), "nothing makes it again");
+    // Its keeper is gone, so the agent itself refuses what comes all the same.
+    session.says(Down::Run(shell(9, "true"))).await;
+    let failure = fact_of(&mut session, not_started).await;
+    assert!(failure.node_fault && failure.node_out, "{failure:?}");
+    assert!(failure.message.contains("start the agent again"), "{failure:?}");
     // Nor does one that somebody else made in its place belong to this agent.
     fs::create_dir(&dir).unwrap();
     for _ in 0..5 {
@@ -88,11 +97,8 @@ async fn a_keeper_that_dies_in_a_renamed_directory_is_found_by_its_living_agent(
     assert!(matches!(keeper::lock_state(&elsewhere).unwrap(), LockState::Held { .. }));
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
     session.says(Down::Run(shell(7, "true"))).await;
-    let refusal = |kind| match kind {
-        v1::fact::Kind::Refused(refused) => refused.failure,
-        _ => None,
-    };
-    let failure = fact_of(&mut session, refusal).await;
+    let failure = fact_of(&mut session, not_started).await;
+    assert!(failure.node_fault && failure.node_out, "{failure:?}");
     assert!(failure.message.contains("start the agent again"), "{failure:?}");
     node.stops().await;
     // It would stay if that acknowledgement did not reach it.
@@ -105,6 +111,18 @@ async fn a_keeper_that_dies_in_a_renamed_directory_is_found_by_its_living_agent(
         }
     };
     within(free).await;
+}
+
+/// Why an attempt did not start, told by its keeper or by the agent alone.
+fn not_started(kind: v1::fact::Kind) -> Option<v1::StartFailure> {
+    match kind {
+        v1::fact::Kind::Refused(refused) => refused.failure,
+        v1::fact::Kind::Finish(v1::FinishFact {
+            end: Some(v1::finish_fact::End::StartFailure(failure)),
+            ..
+        }) => Some(failure),
+        _ => None,
+    }
 }
 
 /// Guard and keeper of a directory: the guard signs the lock, the keeper is its child.

@@ -88,11 +88,12 @@ pub(super) fn take(
         let full = if beat.keeper_answers { beat.disk_full } else { life.disk_full };
         // Orders to it would be dropped there.
         let keeperless = !beat.keeper_answers && !beat.problem.is_empty();
-        let usable = life.disk_full && !full || life.keeperless && !keeperless;
+        let refused = life.refuses().is_some();
         life.disk_full = full;
         life.keeperless = keeperless;
+        life.takes_no_runs = beat.takes_no_runs;
         life.problem = beat.problem;
-        if usable {
+        if refused && life.refuses().is_none() {
             reign.placing.look_again();
         }
     }

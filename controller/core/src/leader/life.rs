@@ -36,6 +36,8 @@ pub(super) struct Life {
     pub disk_full: bool,
     /// No keeper answers there, and its agent says why.
     pub keeperless: bool,
+    /// Its agent says that nothing can start there before somebody acts.
+    pub takes_no_runs: bool,
     /// The node's own words for its operator; empty: none.
     pub problem: String,
 }
@@ -64,6 +66,7 @@ impl Life {
             unvouched: false,
             disk_full: false,
             keeperless: false,
+            takes_no_runs: false,
             problem: String::new(),
         }
     }
@@ -84,6 +87,14 @@ impl Life {
         self.heard_ms = Some(now);
         self.pulse = Pulse::Counting { quiet_ms: 0 };
         was_lost
+    }
+
+    /// Why it takes no jobs though it is heard, in words; `None`: it takes them.
+    pub fn refuses(&self) -> Option<String> {
+        if self.takes_no_runs || self.keeperless {
+            return Some(self.problem.clone());
+        }
+        self.disk_full.then(|| "its disk is full".to_owned())
     }
 
     pub fn is_lost(&self) -> bool {

@@ -150,7 +150,7 @@ impl Reign {
     pub fn reachable(&self) -> BTreeSet<String> {
         self.lives
             .iter()
-            .filter(|(_, life)| !life.is_lost() && !life.disk_full && !life.keeperless)
+            .filter(|(_, life)| !life.is_lost() && life.refuses().is_none())
             .filter(|(_, life)| {
                 life.session
                     .and_then(|id| self.sessions.get(&id))

@@ -17,6 +17,8 @@ pub struct NodeView {
     pub last_word_ms: Option<u64>,
     /// It gets new jobs if they fit.
     pub reachable: bool,
+    /// Why it takes no jobs though it is heard, in its own words.
+    pub refuses: Option<String>,
     /// For people, each a phrase: why it gets none, what troubles it.
     pub notes: Vec<String>,
 }
@@ -46,6 +48,7 @@ pub(super) fn all(reign: &Reign, ledger: &Ledger, now: u64) -> Vec<NodeView> {
                 state: state(agent, life, session),
                 last_word_ms: life.and_then(|life| life.last_word_ms(now)),
                 reachable: reachable.contains(&**agent.id()),
+                refuses: life.filter(|life| !life.is_lost()).and_then(Life::refuses),
                 notes: notes(life, session),
             }
         })

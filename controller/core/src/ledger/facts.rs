@@ -391,9 +391,10 @@ impl Ledger {
         let who = Who::Agent(Arc::clone(&by.agent));
         match verdict {
             Finish::Over { done, reason, status } => {
+                let order = self.jobs.job(id).and_then(|job| job.grant()).map(|grant| grant.order);
                 let told = self.told(id, fact, done, status);
                 self.over(id, done, reason, told, who);
-                self.clear_fault(&by.agent);
+                self.clear_older_fault(&by.agent, order);
             }
             Finish::NodeFault(failure) => {
                 self.note_fault(&by.agent, &failure);
@@ -492,7 +493,7 @@ impl Ledger {
     }
 
     fn note_fault(&mut self, agent: &str, failure: &v1::StartFailure) {
-        let (led_ms, wall_ms) = (self.led_ms, self.wall_ms);
+        let (led_ms, wall_ms, order) = (self.led_ms, self.wall_ms, self.order);
         let Some(agent) = self.agents.get_mut(agent) else { return };
         // Of several that were under way at once the first counts: nothing was tried since.
         if agent.kept_out(led_ms).is_some() {
@@ -506,7 +507,17 @@ impl Ledger {
             count,
             until_led_ms: led_ms.saturating_add(wait),
             wall_ms,
+            order,
         });
+    }
+
+    /// An end proves that its attempt was started once: that the node works again only if it was
+    /// assigned after the fault. One that ran before says nothing about what starts now.
+    fn clear_older_fault(&mut self, agent: &str, order: Option<OrderId>) {
+        let fault = self.agents.get(agent).and_then(|agent| agent.fault.as_ref());
+        if fault.is_some_and(|fault| order > Some(fault.order)) {
+            self.clear_fault(agent);
+        }
     }
 
     /// Something got as far as the user's own steps there: the node works again.

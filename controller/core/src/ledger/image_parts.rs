@@ -69,6 +69,7 @@ pub(super) fn agent_image(agent: &Agent) -> v1::ImageAgent {
             count: fault.count,
             until_led_ms: fault.until_led_ms,
             wall_ms: fault.wall_ms,
+            order: fault.order.0,
         }),
         confirms: edit_images(&agent.confirms),
         confirm_floor_wall_ms: agent.confirms.floor_wall_ms,

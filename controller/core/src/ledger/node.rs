@@ -99,6 +99,9 @@ pub struct NodeFault {
     pub until_led_ms: u64,
     /// When it failed last, wall ms.
     pub wall_ms: u64,
+    /// Order id of the command that told of the newest one that counted: what was assigned later
+    /// was started later.
+    pub order: OrderId,
 }
 
 impl NodeFault {

@@ -90,7 +90,10 @@ impl Ledger {
             let told = Told { gone: true, ..Told::default() };
             return self.over(id, false, ExitReason::StartFailed(failure), told, who);
         }
-        if job.node_faults >= NODE_FAULTS_MAX {
+        // Where nothing at all can start it is no hint that the job is at fault: it costs no try. The
+        // node is kept out with back-off, and by its own word.
+        let costs = !failure.node_out;
+        if costs && job.node_faults >= NODE_FAULTS_MAX {
             return self.end(id, false, ExitReason::StartFailed(failure), Told::default(), who);
         }
         let what = What::NodeFault {
@@ -104,7 +107,7 @@ impl Ledger {
             if !Mutant::RetrySameAttempt.active() {
                 job.attempt = job.attempt.saturating_add(1);
             }
-            job.node_faults += 1;
+            job.node_faults += u32::from(costs);
             job.intents = None;
             job.note(cause);
         });

@@ -536,6 +536,7 @@ fn fault(image: v1::ImageFault) -> Result<NodeFault, Broken> {
         count: image.count,
         until_led_ms: image.until_led_ms,
         wall_ms: image.wall_ms,
+        order: OrderId(image.order),
     })
 }
 

@@ -6,10 +6,9 @@ use super::deferred::Deferred;
 use super::exit::{ExitReason, Finish, WaitEnd, judge};
 use super::job::Job;
 use super::state::{Grant, State};
-use crate::scheduler::{self, Why};
+use crate::scheduler::{self, Reach, Why};
 use crate::words;
 use proto::v1::{self, fact};
-use std::collections::BTreeSet;
 
 /// What a cancel, a limit, a fence or a return does to a tree (P7).
 const KILLED: &str = "by docket with all its processes";
@@ -21,8 +20,8 @@ impl Job {
     }
 
     /// The same; why it waits, by which agents may get orders now, as `explain` tells it.
-    pub fn to_wire_seen(&self, ledger: &Ledger, reachable: &BTreeSet<String>) -> v1::Task {
-        self.wire(ledger, || scheduler::why(ledger, reachable, self.id))
+    pub fn to_wire_seen(&self, ledger: &Ledger, reach: &Reach) -> v1::Task {
+        self.wire(ledger, || scheduler::why(ledger, reach, self.id))
     }
 
     fn wire(&self, ledger: &Ledger, why: impl FnOnce() -> Option<Why>) -> v1::Task {

@@ -55,6 +55,11 @@ pub enum Refusal {
         /// How much is free.
         free: u64,
     },
+    /// It was heard, and says itself that it takes no jobs now.
+    TakesNone {
+        /// Its own words.
+        why: String,
+    },
     /// It cannot get orders now.
     Unreachable {
         /// Why, in words.
@@ -182,6 +187,7 @@ impl fmt::Display for Refusal {
                 let (asked, free) = (what.amount(*asked), what.amount(*free));
                 write!(f, "{what}: {asked} asked, {free} free")
             }
+            Refusal::TakesNone { why } => write!(f, "takes no jobs: {why}"),
             Refusal::Unreachable { why } => write!(f, "gets no new jobs: {why}"),
         }
     }

@@ -14,4 +14,4 @@ mod tests;
 pub use feasible::{Refusal, Resource, feasible};
 pub(crate) use plan::why_by_ledger;
 pub use plan::{NodeVerdict, Placement, Plan, Unplaced, Why, plan, why};
-pub use view::Free;
+pub use view::{Free, Reach};

@@ -3,7 +3,7 @@
 use super::feasible::{Refusal, feasible};
 use super::order::heads;
 use super::place::choose;
-use super::view::{Free, View};
+use super::view::{Free, Reach, View};
 use crate::ledger::{Agent, Ask, DownWhy, Job, Kind, Ledger, Session};
 use proto::{AttemptId, JobId, v1};
 use std::collections::BTreeSet;
@@ -112,23 +112,33 @@ fn placement(job: &Job, agent: &Agent) -> Placement {
 }
 
 /// Why a queued task does not start; `None` if it is not queued.
-pub fn why(ledger: &Ledger, reachable: &BTreeSet<String>, id: JobId) -> Option<Why> {
-    why_where(ledger, |agent| reachable.contains(&**agent.id()), id)
+pub fn why(ledger: &Ledger, reach: &Reach, id: JobId) -> Option<Why> {
+    let away = |agent: &Agent| match reach.refusing.get(&**agent.id()) {
+        _ if reach.reachable.contains(&**agent.id()) => None,
+        Some(why) => Some(Refusal::TakesNone { why: why.clone() }),
+        None => Some(unreachable(agent)),
+    };
+    why_where(ledger, away, id)
 }
 
 /// The same by what the ledger alone knows: whose session is joined and judged.
 pub(crate) fn why_by_ledger(ledger: &Ledger, id: JobId) -> Option<Why> {
-    why_where(ledger, |agent| agent.session() == Session::Up, id)
+    let away = |agent: &Agent| (agent.session() != Session::Up).then(|| unreachable(agent));
+    why_where(ledger, away, id)
 }
 
-fn why_where(ledger: &Ledger, reachable: impl Fn(&Agent) -> bool, id: JobId) -> Option<Why> {
+/// `away`: why an agent gets no orders now at all.
+fn why_where(ledger: &Ledger, away: impl Fn(&Agent) -> Option<Refusal>, id: JobId) -> Option<Why> {
     let job = ledger.job(id).filter(|job| job.kind() == Kind::Queued)?;
     let ask = &job.interned_spec().ask;
     let mut nodes: Vec<NodeVerdict> = ledger
         .agents()
         .map(|agent| {
             let free = Free::of(agent, ledger);
-            let refusal = refusal(ask, agent, &free, ledger.led(), reachable(agent));
+            // What will never be is told before what is not now.
+            let refusal = feasible(ask, agent, &free, ledger.led());
+            let never = refusal.clone().filter(Refusal::never);
+            let refusal = never.or_else(|| away(agent)).or(refusal);
             let (agent_id, name) = (Arc::clone(agent.id()), agent.name().to_owned());
             NodeVerdict { agent_id, name, free, refusal }
         })
@@ -137,18 +147,14 @@ fn why_where(ledger: &Ledger, reachable: impl Fn(&Agent) -> bool, id: JobId) -> 
     Some(Why { summary: summary(&nodes), nodes })
 }
 
-fn refusal(ask: &Ask, agent: &Agent, free: &Free, led_ms: u64, reachable: bool) -> Option<Refusal> {
-    let refusal = feasible(ask, agent, free, led_ms);
-    if refusal.as_ref().is_some_and(Refusal::never) || reachable {
-        return refusal;
-    }
+fn unreachable(agent: &Agent) -> Refusal {
     let why = match agent.session() {
         Session::Joining => "its manifest is not judged yet",
-        Session::Up => "it is silent or has no room on its disk",
+        Session::Up => "it is silent",
         Session::Down(DownWhy::Silent) => "silent",
         Session::Down(why) => why.as_str(),
     };
-    Some(Refusal::Unreachable { why: why.to_owned() })
+    Refusal::Unreachable { why: why.to_owned() }
 }
 
 /// The most helpful of the reasons: that of the node which could take it soonest.
@@ -161,7 +167,7 @@ fn summary(nodes: &[NodeVerdict]) -> String {
         Some(Refusal::Busy { free, .. }) => (1, u64::MAX - free),
         Some(Refusal::OnTrial { .. }) => (2, 0),
         Some(Refusal::KeptOut { left_ms, .. }) => (2, *left_ms),
-        Some(Refusal::Unreachable { .. }) => (3, 0),
+        Some(Refusal::TakesNone { .. } | Refusal::Unreachable { .. }) => (3, 0),
         Some(Refusal::TooSmall { asked, has, .. }) => (4, 1_000 - permille(*has, *asked)),
         Some(Refusal::OtherNode { .. } | Refusal::Label { .. }) => (5, 0),
     };

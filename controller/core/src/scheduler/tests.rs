@@ -3,8 +3,8 @@
 use super::*;
 use crate::ledger::tests::world::*;
 use crate::ledger::{NodeFault, Outcome};
-use proto::JobId;
 use proto::v1;
+use proto::{JobId, OrderId};
 use std::collections::BTreeSet;
 
 fn all(world: &World) -> BTreeSet<String> {
@@ -81,10 +81,10 @@ fn a_nearly_full_node_is_filled_first() {
 fn only_reachable_nodes_get_orders() {
     let mut world = World::with_node();
     let job = world.submit();
-    let nobody = BTreeSet::new();
-    assert!(plan(&world.ledger, &nobody, 100).placements.is_empty());
+    let nobody = Reach::default();
+    assert!(plan(&world.ledger, &nobody.reachable, 100).placements.is_empty());
     let why = why(&world.ledger, &nobody, job).expect("it is queued");
-    assert_eq!(why.summary, "n1 gets no new jobs: it is silent or has no room on its disk");
+    assert_eq!(why.summary, "n1 gets no new jobs: it is silent");
     let seen = world.ledger.job(job).expect("it is there").to_wire_seen(&world.ledger, &nobody);
     assert_eq!(seen.message, why.summary, "a list says what explain says");
 }
@@ -96,7 +96,7 @@ fn the_node_that_comes_closest_is_named_with_the_limit_that_it_lacks() {
     let join = v1::Join { resources: Some(resources), ..join(N2, 1, "k1") };
     world.apply(v1::command::Kind::AgentUp(v1::AgentUpCommand { join: Some(join) }));
     let summary = |world: &World, job| {
-        why(&world.ledger, &all(world), job).map(|why| why.summary).unwrap_or_default()
+        why(&world.ledger, &all(world).into(), job).map(|why| why.summary).unwrap_or_default()
     };
     let wide = cpus(&mut world, 64);
     let text = "no node is large enough: cpus: 64 asked, 32 in all on n2, the closest";
@@ -113,7 +113,7 @@ fn the_reason_names_what_is_short() {
     let holder = cpus(&mut world, 6);
     world.assign_to(holder, N1);
     let summary = |world: &World, job| {
-        why(&world.ledger, &all(world), job).map(|why| why.summary).unwrap_or_default()
+        why(&world.ledger, &all(world).into(), job).map(|why| why.summary).unwrap_or_default()
     };
     let waits = cpus(&mut world, 4);
     assert_eq!(summary(&world, waits), "cpus: 4 asked, 2 free");
@@ -132,7 +132,7 @@ fn the_reason_names_what_is_short() {
     assert_eq!(summary(&world, labelled), "no node has the label gpu=a100");
     let fits = world.submit();
     assert_eq!(summary(&world, fits), "waits its turn");
-    assert_eq!(why(&world.ledger, &all(&world), holder), None, "it does not wait");
+    assert_eq!(why(&world.ledger, &all(&world).into(), holder), None, "it does not wait");
 }
 
 #[test]
@@ -197,6 +197,7 @@ fn the_step_that_keeps_a_node_out_is_named_once() {
         count: 1,
         until_led_ms: 0,
         wall_ms: 0,
+        order: OrderId(0),
     };
     assert_eq!(fault("cgroup", "").words(), "errno 28");
     assert_eq!(fault("cgroup", "No space left on device").words(), "No space left on device");

@@ -1,7 +1,22 @@
 //! What the nodes have free, as a plan sees it while it fills them.
 
 use crate::ledger::{Agent, Ask, Job, Kind, Ledger};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Who may get orders now, and what those say of themselves who may not.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Reach {
+    /// Ids of the agents that may.
+    pub reachable: BTreeSet<String>,
+    /// The own words of an agent that was heard and takes no jobs, by its id.
+    pub refusing: BTreeMap<String, String>,
+}
+
+impl From<BTreeSet<String>> for Reach {
+    fn from(reachable: BTreeSet<String>) -> Reach {
+        Reach { reachable, refusing: BTreeMap::new() }
+    }
+}
 
 /// Free resources of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -137,6 +137,34 @@ fn a_node_without_a_keeper_that_says_why_gets_no_new_job() {
 }
 
 #[test]
+fn a_node_that_says_that_nothing_can_start_there_gets_no_new_job_until_it_says_otherwise() {
+    let mut world = World::new();
+    let session = world.joined(join(1), vec![]);
+    let running = world.running(session, 1);
+    let order = world.order(running);
+    let why = "the data directory /d was renamed";
+    let out = |takes_no_runs| v1::Heartbeat {
+        keeper_answers: true,
+        takes_no_runs,
+        problem: why.into(),
+        last_order: order,
+        last_seq: 1,
+        ..Default::default()
+    };
+    world.say(session, Up::Heartbeat(out(true)));
+    let job = world.submit();
+    world.pass(5_000);
+    assert_eq!((world.state(job), world.end(running)), (StateName::Pend, "RUN".to_owned()));
+    let view = world.leader.node_views(&world.ledger, world.now).remove(0);
+    assert_eq!((view.reachable, view.refuses.as_deref()), (false, Some(why)));
+    world.take(session);
+    world.say(session, Up::Heartbeat(out(false)));
+    world.pass(1_100);
+    let sent = world.take(session);
+    assert!(sent.contains(&format!("run {job}/1")), "{sent:?}");
+}
+
+#[test]
 fn a_cancel_kills_once_and_again_after_the_next_join() {
     let mut world = World::new();
     let session = world.joined(join(1), vec![]);

@@ -147,7 +147,7 @@ fn a_users_step_is_start_failed_at_once_and_no_fault_of_the_node() {
         errno: 2,
         path: b"/gone".to_vec(),
         message: "No such file or directory".to_owned(),
-        node_fault: false,
+        ..Default::default()
     };
     world.finish(job, End::StartFailure(failure));
     assert_eq!(world.reason(job), Some(ExitKind::StartFailed));
@@ -168,6 +168,45 @@ fn a_node_that_starts_something_again_is_trusted_again() {
     world.assign_to(job, N1);
     world.start(job);
     assert!(world.ledger.agent(N1).is_some_and(|agent| agent.fault().is_none()));
+}
+
+/// What was started before the fault says nothing about starts after it.
+#[test]
+fn the_end_of_what_ran_before_a_fault_does_not_clear_it() {
+    let mut world = World::with_node();
+    let before = world.running();
+    let told_late = world.dispatched();
+    let refused = world.dispatched();
+    world.refuse(refused);
+    let fault = |world: &World| world.ledger.agent(N1).and_then(|agent| agent.fault().cloned());
+    assert!(fault(&world).is_some());
+    world.finish(before, code(0));
+    assert!(fault(&world).is_some(), "it was started before the fault");
+    world.finish(told_late, code(0));
+    assert!(fault(&world).is_some(), "its order was given before the fault");
+    world.pass(1000);
+    world.tick();
+    assert_eq!(world.assign_to(refused, N1), Outcome::Assigned);
+    world.finish(refused, code(3));
+    assert_eq!(fault(&world), None, "this one was started after it");
+}
+
+/// The directory of a node's agent is gone: that says nothing about the job, however often.
+#[test]
+fn a_node_that_is_out_costs_a_waiting_job_none_of_its_tries() {
+    let mut world = World::with_node();
+    let job = world.dispatched();
+    let out = v1::StartFailure { node_out: true, ..node_failure() };
+    for attempt in 1..=20 {
+        world.refuse_with(job, out.clone());
+        assert_eq!((world.kind(job), world.job(job).attempt()), (Kind::Queued, attempt + 1));
+        assert_eq!(world.job(job).node_faults(), 0);
+        world.led_ms = world.ledger.next_deadline_led().expect("the node is tried again");
+        world.tick();
+        assert_eq!(world.assign_to(job, N1), Outcome::Assigned);
+    }
+    world.refuse(job);
+    assert_eq!(world.job(job).node_faults(), 1, "another fault counts");
 }
 
 #[test]

@@ -336,11 +336,15 @@ impl World {
     }
 
     pub fn refuse(&mut self, job: JobId) -> Outcome {
+        self.refuse_with(job, node_failure())
+    }
+
+    pub fn refuse_with(&mut self, job: JobId, failure: v1::StartFailure) -> Outcome {
         let attempt = self.job(job).attempt();
         let fact = v1::RefusedFact {
             attempt: Some(attempt_ref(job, attempt)),
             token: Some(v1::Token { generation: 1, attempt }),
-            failure: Some(node_failure()),
+            failure: Some(failure),
         };
         self.facts(N1, vec![fact::Kind::Refused(fact)])
     }
@@ -467,9 +471,9 @@ pub(crate) fn node_failure() -> v1::StartFailure {
     v1::StartFailure {
         step: "cgroup".to_owned(),
         errno: 28,
-        path: Vec::new(),
         message: "No space left on device".to_owned(),
         node_fault: true,
+        ..v1::StartFailure::default()
     }
 }
 
