@@ -34,6 +34,11 @@ pub fn words(error: &clap::Error) -> String {
         ErrorKind::MissingRequiredArgument => match parent(error).as_str() {
             "cancel" => "cancel what? give job IDs, or --user, --name, --state or --all".to_owned(),
             "set" => "set what? docket set ID… --priority N".to_owned(),
+            "wait" => "wait for what? docket wait ID…; docket list shows the jobs".to_owned(),
+            of @ ("show" | "explain" | "events" | "logs" | "hold" | "release" | "suspend"
+            | "resume") => {
+                format!("{of} which job? docket {of} ID; ID is missing: docket list shows them")
+            }
             _ => format!("{} is missing: see --help", argument.unwrap_or_default()),
         },
         _ => first_line(error),
@@ -86,6 +91,9 @@ fn unknown(error: &clap::Error, argument: &str) -> String {
     }
     if let Some(hint) = slurm::hint(name) {
         return format!("{name}: {hint}");
+    }
+    if name.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
+        return format!("{name}: no value below zero is taken here: see --help");
     }
     if !name.starts_with('-') {
         let one_job = if parent(error) == "logs" { "it takes one job id" } else { "see --help" };
@@ -266,6 +274,28 @@ mod tests {
         assert!(text.contains("IDs, or --user, --name, --state or --all"), "{text}");
         let text = refused("docket show");
         assert!(text.contains("ID") && text.contains("missing"), "{text}");
+    }
+
+    #[test]
+    fn a_value_below_zero_is_told_as_a_value_and_not_as_an_option() {
+        for option in ["--kill-grace", "--time"] {
+            let text = refused(&format!("docket submit {option} -1 -- true"));
+            assert!(text.starts_with(&format!("{option} -1: not a duration: write it")), "{text}");
+            let text = refused(&format!("docket submit {option} -5s -- true"));
+            assert_eq!(text, "-5: no value below zero is taken here: see --help");
+        }
+        let text = refused("docket wait 1 --timeout -1");
+        assert!(text.starts_with("--timeout -1: not a duration"), "{text}");
+    }
+
+    #[test]
+    fn a_command_without_the_id_that_it_needs_says_how_it_is_called() {
+        let text = refused("docket wait");
+        assert_eq!(text, "wait for what? docket wait ID…; docket list shows the jobs");
+        for name in ["show", "explain", "events", "logs", "hold", "resume"] {
+            let text = refused(&format!("docket {name}"));
+            assert!(text.starts_with(&format!("{name} which job? docket {name} ID")), "{text}");
+        }
     }
 
     #[test]

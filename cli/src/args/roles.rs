@@ -27,7 +27,7 @@ pub struct UpArgs {
     #[arg(long)]
     pub background: bool,
     /// End after this time without jobs and clients [default: never]
-    #[arg(long, value_name = "DUR", value_parser = parse::positive_duration)]
+    #[arg(long, value_name = "DUR", allow_negative_numbers = true, value_parser = parse::positive_duration)]
     pub idle_exit: Option<Duration>,
     /// Configuration file [default: DOCKET_CONFIG, ~/.config/docket/docket.toml, /etc/docket/docket.toml]
     #[arg(long, value_name = "FILE")]
@@ -50,7 +50,7 @@ pub enum Stage {
 /// `docket down`.
 #[derive(Debug, Args)]
 pub struct DownArgs {
-    /// Directory of the node [default: as for `docket up`]
+    /// Directory of the node [default: the node that --server or DOCKET_SERVER names, else as for `docket up`]
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     /// End its jobs too [default: they go on under their keeper]

@@ -56,7 +56,7 @@ pub struct JobOptions {
     #[arg(long, value_name = "SIZE", value_parser = parse::size)]
     pub mem: Option<u64>,
     /// Wall time after which it is ended, such as 90s, 1h30m or 01:30:00 [default: no limit]
-    #[arg(short, long, value_name = "DUR", value_parser = parse::positive_duration)]
+    #[arg(short, long, value_name = "DUR", allow_negative_numbers = true, value_parser = parse::positive_duration)]
     pub time: Option<Duration>,
     /// Directory to run in [default: where you stand]
     #[arg(short = 'D', long, value_name = "DIR")]
@@ -104,7 +104,7 @@ pub struct JobOptions {
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "0", action = clap::ArgAction::Set)]
     pub success_codes: Vec<u8>,
     /// Time between SIGTERM and SIGKILL [default: the node's, 10s]
-    #[arg(long, value_name = "DUR", value_parser = parse::duration)]
+    #[arg(long, value_name = "DUR", allow_negative_numbers = true, value_parser = parse::duration)]
     pub kill_grace: Option<Duration>,
     /// A note for people, shown by `show`
     #[arg(long, value_name = "TEXT")]

@@ -10,7 +10,7 @@ mod unix;
 
 pub use address::{Address, AddressError};
 pub use connect::{Client, default_tcp};
-pub use discover::{Places, Route, SOCKET, default_data_dir, own_link};
+pub use discover::{DEFAULT_TCP, Places, Route, SOCKET, default_data_dir, own_link};
 pub use error::{ClientError, result_exit};
 pub use retry::{Backoff, Patience, request_id};
 pub use unix::{FileId, bind_in, dial_in};

@@ -1,4 +1,5 @@
-//! `docket cancel`: ids at once; a set is counted first, and asked about on a terminal.
+//! `docket cancel`: ids at once; a set is counted first and asked about on a terminal; without one it
+//! needs `-y`.
 
 use super::context::{Context, jobs};
 use crate::args::{CancelArgs, Output};
@@ -47,13 +48,16 @@ async fn cancel_set(
         signal: args.signal,
         ..CancelRequest::default()
     };
-    if !args.yes && std::io::stdin().is_terminal() {
+    if !args.yes {
         let dry = CancelRequest { dry_run: true, ..set.clone() };
         let would = send(client, &dry).await?;
         let count = would.iter().filter(|result| result.outcome == "would-cancel").count();
         if count == 0 {
             note("no such live jobs: nothing to cancel");
             return Ok(exit::DONE);
+        }
+        if !std::io::stdin().is_terminal() {
+            return Err(Failure::Usage(nobody_to_ask(count)));
         }
         if !agreed(count)? {
             note("nothing was cancelled");
@@ -78,6 +82,15 @@ async fn send(
         .ask(Patience::CHANGE, note, async |client| client.jobs().cancel(request.clone()).await)
         .await?;
     Ok(answer.results)
+}
+
+/// A set that nobody agreed to is not cancelled: a script says so with -y.
+fn nobody_to_ask(count: usize) -> String {
+    let jobs = if count == 1 { "job" } else { "jobs" };
+    format!(
+        "{count} live {jobs} would be cancelled, and there is no terminal to ask on: nothing was \
+         cancelled; add -y to cancel without a question"
+    )
 }
 
 /// Asks on the terminal; anything but yes is no.

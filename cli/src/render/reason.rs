@@ -171,7 +171,11 @@ pub fn verdict(task: &Task) -> String {
     let kind = task.reason.as_ref().map_or(ExitKind::Unspecified, Reason::kind);
     let next = match kind {
         ExitKind::ExitCode | ExitKind::Signal | ExitKind::OutOfMemory | ExitKind::TimeLimit => {
-            format!("see docket logs {id} --stderr")
+            match (task.stderr_bytes, task.stdout_bytes) {
+                (0, 0) => format!("it wrote nothing; see docket show {id}"),
+                (0, _) => format!("see docket logs {id}"),
+                _ => format!("see docket logs {id} --stderr"),
+            }
         }
         _ => format!("see docket explain {id}"),
     };
@@ -222,6 +226,17 @@ mod tests {
         let failed = Reason { start_failure: Some(failure), ..reason(ExitKind::StartFailed) };
         assert_eq!(full(&failed), "start-failed: exec /no/such: No such file or directory");
         assert_eq!(without_errno("a (os error 13); b (os error x)"), "a; b (os error x)");
+    }
+
+    #[test]
+    fn a_verdict_points_only_to_output_that_is_there() {
+        let code = Reason { code: Some(3), ..reason(ExitKind::ExitCode) };
+        let mut task = Task { job: 7, state: "EXIT".into(), reason: Some(code), ..Task::default() };
+        assert_eq!(verdict(&task), "job 7 EXIT exit-code 3: it wrote nothing; see docket show 7");
+        task.stdout_bytes = 5;
+        assert_eq!(verdict(&task), "job 7 EXIT exit-code 3: see docket logs 7");
+        task.stderr_bytes = 1;
+        assert_eq!(verdict(&task), "job 7 EXIT exit-code 3: see docket logs 7 --stderr");
     }
 
     #[test]

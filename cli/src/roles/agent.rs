@@ -1,7 +1,7 @@
 //! `docket agent`: one node's agent.
 
 use super::ending::{self, Ending};
-use super::{RoleError, controller, data_dir, logging};
+use super::{RoleError, controller, data_dir, lock, logging};
 use crate::args::AgentArgs;
 use crate::client::{Address, Places};
 use crate::config::Settings;
@@ -23,6 +23,7 @@ pub fn agent(places: &Places, args: &AgentArgs) -> Result<u8, Failure> {
     let dir = controller::directory(places, args.data.as_ref(), settings.text("agent", "data"))?;
     let mut config: worker_agent::Config = settings.section("agent")?;
     config.data = data_dir::prepare(&dir)?;
+    lock::stand_apart(&config.data)?;
     let connector = connector(&config.controllers)?;
     let runtime = ending::runtime()?;
     let ran = runtime.block_on(run(config, connector));

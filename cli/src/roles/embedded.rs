@@ -42,6 +42,8 @@ pub struct Node {
     pub claim: Claim,
     /// The agent's section.
     pub agent: worker_agent::Config,
+    /// Its directory, taken before the socket was bound.
+    pub agent_claim: worker_agent::Claim,
     /// The loopback port, unless it was taken.
     pub port: Option<TcpListener>,
     /// The port of the metrics, unless it was taken.
@@ -85,7 +87,8 @@ async fn start_and_stop(node: Node, report: Option<&Report>) -> Result<(), RoleE
     };
     let stop = CancellationToken::new();
     let connector = Connector::Memory(streams.clone());
-    let mut agent = tokio::spawn(worker_agent::run(node.agent, connector, stop.clone()));
+    let running = worker_agent::run_claimed(node.agent, node.agent_claim, connector, stop.clone());
+    let mut agent = tokio::spawn(running);
     let client = Client::in_process(streams);
     let mut is_whole = true;
     let early = tokio::select! {

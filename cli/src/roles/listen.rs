@@ -1,6 +1,6 @@
 //! The addresses of a controller: its socket file, its loopback port, and a link for the session.
 
-use super::RoleError;
+use super::{RoleError, port_owner};
 use crate::client::{FileId, Places, SOCKET, bind_in, own_link};
 use crate::config::Settings;
 use crate::say::note;
@@ -59,10 +59,32 @@ pub fn tcp(port: Port, address: &str, asked_for: bool) -> Result<Option<TcpListe
     match bound {
         Ok(listener) => Ok(Some(listener)),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && !asked_for => {
-            note(&format!("{address} is taken by another program: {without}"));
+            let by = match port_owner::owner(parsed.port()) {
+                Some(owner) if owner.is_docket => format!("docket itself ({owner})"),
+                Some(owner) => format!("another program ({owner})"),
+                None => "another program".to_owned(),
+            };
+            note(&format!("{address} is taken by {by}: {without}"));
             Ok(None)
         }
-        Err(why) => Err(RoleError::Listen { option, address: address.to_owned(), why }),
+        Err(why) => {
+            let advice = advice(option, parsed.port(), &why);
+            Err(RoleError::Listen { address: address.to_owned(), why, advice })
+        }
+    }
+}
+
+/// Another address helps, unless it is docket that serves there: then it may be what is wanted.
+fn advice(option: &str, port: u16, why: &io::Error) -> String {
+    let taken = why.kind() == io::ErrorKind::AddrInUse;
+    match taken.then(|| port_owner::owner(port)).flatten() {
+        Some(owner) if owner.is_docket => format!(
+            "docket serves there already ({owner}): use that one, or end it with docket down --server \
+             ADDRESS or kill {}; else give {option} another",
+            owner.pid
+        ),
+        Some(owner) => format!("it is taken ({owner}); give {option} another"),
+        None => format!("give {option} another"),
     }
 }
 

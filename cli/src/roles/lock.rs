@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// Name of the lock in the data directory.
 const LOCK: &str = "up.lock";
+/// The one of an agent, a node's own included.
+const AGENT_LOCK: &str = "agent.lock";
 /// The controller's own room in it, which somebody may take for a data directory.
 const INSIDE: &str = "controller";
 /// Between two looks at a lock that will be free soon.
@@ -31,6 +33,8 @@ pub enum Part {
     Node,
     /// `docket controller`: a voter alone.
     Controller,
+    /// `docket agent`: an agent alone.
+    Agent,
 }
 
 impl Part {
@@ -39,6 +43,7 @@ impl Part {
         match self {
             Part::Node => "docket up",
             Part::Controller => "docket controller",
+            Part::Agent => "docket agent",
         }
     }
 }
@@ -95,15 +100,22 @@ impl Lock {
 
 /// Who wrote the lock of a directory last; as much of it as can be read.
 pub fn holder(dir: &Path) -> Holder {
+    read(dir, LOCK)
+}
+
+fn read(dir: &Path, lock: &str) -> Holder {
     let mut text = String::new();
-    if let Ok(file) = File::open(dir.join(LOCK)) {
+    if let Ok(file) = File::open(dir.join(lock)) {
         // What cannot be read is not known, and that is what the answer says.
         let _ = file.take(64).read_to_string(&mut text);
     }
     let mut lines = text.lines();
     let pid = lines.next().and_then(|line| line.trim().parse().ok());
     let command = lines.next().unwrap_or_default();
-    let part = [Part::Node, Part::Controller].into_iter().find(|part| part.command() == command);
+    let part = match lock {
+        AGENT_LOCK => Some(Part::Agent),
+        _ => [Part::Node, Part::Controller].into_iter().find(|part| part.command() == command),
+    };
     Holder { pid, part }
 }
 
@@ -123,9 +135,32 @@ pub fn stand_alone(dir: &Path) -> Result<(), RoleError> {
     Err(RoleError::Around { dir: dir.to_owned(), holder: holder(&inside), inner: inside })
 }
 
+/// Refuses an agent a directory that lies inside of one in use: the keeper there would take the files of
+/// this one for its own one day.
+pub fn stand_apart(dir: &Path) -> Result<(), RoleError> {
+    let failed = |why| RoleError::Directory { path: dir.to_owned(), why };
+    let real = std::fs::canonicalize(dir).map_err(failed)?;
+    match real.ancestors().skip(1).find_map(|outer| Some((outer, user_of(outer)?))) {
+        None => Ok(()),
+        Some((outer, holder)) => {
+            let (dir, outer) = (dir.to_owned(), outer.to_owned());
+            Err(RoleError::Inside { dir, outer, holder })
+        }
+    }
+}
+
+/// Who has a directory as a node, a controller or an agent.
+fn user_of(dir: &Path) -> Option<Holder> {
+    [LOCK, AGENT_LOCK].into_iter().find(|name| !is_free_of(dir, name)).map(|name| read(dir, name))
+}
+
 /// True if no node has the directory.
 pub fn is_free(dir: &Path) -> bool {
-    let Ok(file) = OpenOptions::new().read(true).open(dir.join(LOCK)) else { return true };
+    is_free_of(dir, LOCK)
+}
+
+fn is_free_of(dir: &Path, lock: &str) -> bool {
+    let Ok(file) = OpenOptions::new().read(true).open(dir.join(lock)) else { return true };
     flock(&file, FlockOperation::NonBlockingLockShared).is_ok()
 }
 
@@ -178,6 +213,26 @@ mod tests {
         assert_eq!(told("7\ndocket up\n"), "docket up (pid 7)");
         assert_eq!(told("7\ndocket controller\n"), "docket controller (pid 7)");
         assert_eq!(told(""), "another docket (pid unknown)");
+    }
+
+    #[test]
+    fn an_agent_inside_of_a_directory_in_use_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let inside = dir.path().join("a/b");
+        std::fs::create_dir_all(&inside).unwrap();
+        stand_apart(&inside).unwrap();
+        let node = Lock::take(dir.path(), Part::Node).unwrap();
+        let text = stand_apart(&inside).unwrap_err().to_string();
+        assert!(text.contains("docket up (pid") && text.contains("lies inside"), "{text}");
+        // Its own directory is judged by its own lock.
+        stand_apart(dir.path()).unwrap();
+        drop(node);
+        let agent = worker_agent::claim(dir.path()).unwrap();
+        let text = stand_apart(&inside).unwrap_err().to_string();
+        let pid = std::process::id();
+        assert!(text.contains(&format!("docket agent (pid {pid})")), "{text}");
+        drop(agent);
+        stand_apart(&inside).unwrap();
     }
 
     #[test]

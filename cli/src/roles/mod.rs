@@ -10,6 +10,7 @@ mod ending;
 mod listen;
 mod lock;
 mod logging;
+mod port_owner;
 mod up;
 
 pub use agent::agent;
@@ -97,14 +98,14 @@ pub enum RoleError {
         why: io::Error,
     },
     /// An address that was asked for cannot be served.
-    #[error("cannot listen on {address}: {why}; give {option} another")]
+    #[error("cannot listen on {address}: {why}; {advice}")]
     Listen {
-        /// Its option.
-        option: &'static str,
         /// Which.
         address: String,
         /// What the system said.
         why: io::Error,
+        /// Who has it, if that is known, and what to do.
+        advice: String,
     },
     /// Not an address.
     #[error("{option} {address}: an address is written {example}")]

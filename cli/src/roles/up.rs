@@ -48,9 +48,10 @@ fn foreground(places: &Places, args: &UpArgs, report: Option<&Report>) -> Result
     let lock = Lock::take(&dir, Part::Node)?;
     // Behind it, for up.lock can be removed by hand: whoever is refused from here on has touched nothing.
     let claim = ::controller::claim(&dir).map_err(RoleError::from)?;
+    let mut agent: worker_agent::Config = settings.section("agent")?;
+    let agent_claim = worker_agent::claim(&agent.data).map_err(RoleError::from)?;
     let mut controller: ::controller::Config = settings.section("controller")?;
     controller.embedded = true;
-    let mut agent: worker_agent::Config = settings.section("agent")?;
     if settings.source("agent", "allow_root_jobs").is_none() {
         // Who runs the node themselves runs their jobs as themselves (design 5).
         agent.allow_root_jobs = true;
@@ -62,7 +63,8 @@ fn foreground(places: &Places, args: &UpArgs, report: Option<&Report>) -> Result
     if is_default {
         socket.leave_link(places);
     }
-    let node = Node { controller, claim, agent, port, http, socket, idle_exit: args.idle_exit };
+    let idle_exit = args.idle_exit;
+    let node = Node { controller, claim, agent, agent_claim, port, http, socket, idle_exit };
     let runtime = ending::runtime()?;
     let served = runtime.block_on(serve(node, report));
     // Whatever still runs in it must not hold the end up: everything durable is on disk.

@@ -218,3 +218,27 @@ fn show_says_in_words_that_docket_killed_a_tree_and_why() {
         assert!(!text.contains("killed by"), "{text}");
     }
 }
+
+#[test]
+fn a_set_is_cancelled_only_where_somebody_agrees() {
+    let world = world!();
+    let _node = world.up(2);
+    let jobs = [world.submit(&["--", "sleep", "600"]), world.submit(&["--", "sleep", "600"])];
+    for job in jobs {
+        world.wait_state(job, "RUN");
+    }
+    let ran = world.docket(&["cancel", "--all"]);
+    assert_eq!(ran.code, Some(2), "{}", ran.describe());
+    assert!(ran.err().contains("2 live jobs") && ran.err().contains("-y"), "{}", ran.describe());
+    for job in jobs {
+        assert_eq!(world.show(job)["state"], "RUN", "{}", ran.describe());
+        assert_eq!(world.show(job)["cancelled_by"], serde_json::Value::Null);
+    }
+    let told = world.ok(&["cancel", "--all", "-y"]);
+    assert!(told.contains("2 jobs"), "{told}");
+    for job in jobs {
+        assert_eq!(world.wait_end(job)["reason"]["kind"], "cancelled");
+    }
+    let told = world.docket(&["cancel", "--all"]);
+    assert_eq!(told.code, Some(0), "nothing to agree to: {}", told.describe());
+}

@@ -3,9 +3,9 @@
 
 use std::fs;
 use std::path::Path;
-use testsuite::patience::SOON;
+use testsuite::patience::{SOON, wait_by_command};
 use testsuite::world;
-use testsuite::world::{Daemon, Ran, World};
+use testsuite::world::{Daemon, Pace, Ran, Split, World, alive};
 
 /// A controller alone on that directory, serving.
 fn controller_on(world: &World, data: &Path) -> Daemon {
@@ -125,4 +125,68 @@ fn a_controller_inside_the_directory_of_a_node_is_refused_and_told_whose_it_is()
     let up = ["up".as_ref(), "--data".as_ref(), data.as_os_str()];
     is_refused(&world, &up, &[inside.to_str().unwrap(), "inside of it", "docket controller", &pid]);
     within.must_live();
+}
+
+#[test]
+fn a_node_without_any_lock_is_known_by_its_port_and_named_as_what_it_is() {
+    let world = world!();
+    let address = World::free_address();
+    let mut node = world.up_with(2, &["--listen", &address]);
+    let (data, pid) = (world.data(), node.pid().to_string());
+    let other = world.dir().join("other");
+    let other: [&std::ffi::OsStr; 5] =
+        ["up".as_ref(), "--data".as_ref(), other.as_ref(), "--listen".as_ref(), address.as_ref()];
+    let says =
+        [&*address, "docket serves there already", &pid, data.to_str().unwrap(), "docket down"];
+    is_refused(&world, &other, &says);
+    serves(&world, &mut node);
+}
+
+#[test]
+fn a_second_agent_is_refused_with_the_pid_of_the_first_and_so_is_one_inside_its_directory() {
+    let world = world!();
+    let mut node = world.up(2);
+    let (data, pid) = (world.data(), node.pid().to_string());
+    let agent = |data: &Path| -> [std::ffi::OsString; 5] {
+        let nowhere = World::free_address();
+        ["agent".into(), "--data".into(), data.into(), "--controllers".into(), nowhere.into()]
+    };
+    is_refused(&world, &agent(&data), &["another agent", &pid, data.to_str().unwrap()]);
+    let inside = data.join("agent");
+    is_refused(&world, &agent(&inside), &["lies inside", "docket up", &pid, "give --data"]);
+    assert!(!inside.join("agent.state").exists(), "nothing was begun in there");
+    serves(&world, &mut node);
+}
+
+#[test]
+fn of_two_agents_on_a_directory_whose_lock_was_removed_one_is_told_of_the_other() {
+    let mut split = Split::start(world!(), Pace::QUICK);
+    let lock = split.agent_data().join("agent.lock");
+    let first = split.agent.pid();
+    let text = fs::read_to_string(&lock).unwrap();
+    assert_eq!(text, format!("{first}\n"));
+    fs::remove_file(&lock).unwrap();
+    let (data, controllers) = (split.agent_data(), split.address().to_owned());
+    let args: [&std::ffi::OsStr; 7] = [
+        "agent".as_ref(),
+        "--data".as_ref(),
+        data.as_ref(),
+        "--controllers".as_ref(),
+        controllers.as_ref(),
+        "--name".as_ref(),
+        Split::NODE.as_ref(),
+    ];
+    let mut second = split.world.start(&args);
+    wait_by_command("one of the two ends", || !alive(second.pid()) || !alive(split.agent.pid()));
+    let (ended, lives) = match !alive(second.pid()) {
+        true => (&mut second, first),
+        false => (&mut split.agent, second.pid()),
+    };
+    ended.ended_within(SOON);
+    let said = ended.printed();
+    assert!(
+        said.contains(&format!("another agent (pid {lives}) uses the data directory")),
+        "{said}"
+    );
+    assert!(!said.contains("remove agent.state"), "{said}");
 }

@@ -125,6 +125,37 @@ fn down_ends_the_node_and_its_jobs_only_when_asked() {
 }
 
 #[test]
+fn a_node_whose_directory_was_deleted_is_ended_by_its_address() {
+    let world = world!();
+    let address = World::free_address();
+    let mut node = world.up_with(2, &["--listen", &address]);
+    std::fs::remove_dir_all(world.data()).unwrap();
+    let ran = world.docket(&["down"]);
+    assert_eq!(ran.code, Some(69), "{}", ran.describe());
+    assert!(ran.err().contains("docket down --server ADDRESS"), "{}", ran.describe());
+    node.must_live();
+    let ran = world.docket(&["down", "--server", &format!("http://{address}")]);
+    assert_eq!(
+        (ran.code, ran.text()),
+        (Some(0), "docket is down\n".to_owned()),
+        "{}",
+        ran.describe()
+    );
+    node.ended_within(SOON);
+}
+
+#[test]
+fn down_ends_no_controller_that_is_only_the_server_of_the_commands() {
+    let mut split = testsuite::world::Split::start(world!(), testsuite::world::Pace::QUICK);
+    let ran = split.world.docket(&["down"]);
+    assert_eq!(ran.code, Some(2), "{}", ran.describe());
+    let dir = split.world.dir().join(testsuite::world::Split::CONTROLLER);
+    let says = format!("docket down --data {} ends it", dir.display());
+    assert!(ran.err().contains(&says), "{}", ran.describe());
+    split.controller.must_live();
+}
+
+#[test]
 fn a_repeated_submit_with_the_same_key_is_the_same_job() {
     let world = world!();
     let mut node = world.up(2);
