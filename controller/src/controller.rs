@@ -6,11 +6,12 @@ use crate::directory::{Directory, DirectoryError, Identity, Known};
 use crate::failure::Failure;
 use crate::http::{self, Pages};
 use crate::metrics::Live;
+use crate::progress::{Progress, Replay, Unit};
 use crate::proposer::{self, ProposerHandle, ProposerParts, Queues};
 use crate::pump::{self, PumpHandle, PumpParts, SnapshotDue};
 use crate::raft::{
-    Archive, LogStore, Node, NodeOptions, NodeStartError, SnapshotMeta, Snapshots, SnapshotsError,
-    StoreError,
+    Archive, LogRoom, LogStore, Node, NodeOptions, NodeStartError, SnapshotMeta, Snapshots,
+    SnapshotsError, StoreError,
 };
 use crate::rpc::{self, About, Gate, Shared, ShutdownRequest, Sources};
 use docket_core::leader::LeaderConfig;
@@ -139,7 +140,7 @@ pub async fn start_claimed(
             .await
             .map_err(io::Error::other)??
     };
-    let Opened { directory, identity, ledger, meta, snapshots, store, failure } = opened;
+    let Opened { directory, identity, ledger, meta, snapshots, store, replay, failure } = opened;
     let (tasks, stop_all) = (TaskTracker::new(), CancellationToken::new());
     let queues = Queues::new();
     let snapshot_due = Arc::new(Notify::new());
@@ -159,6 +160,7 @@ pub async fn start_claimed(
         failure: failure.clone(),
         snapshot,
         metrics: metrics.clone(),
+        replay,
     };
     let (pump, pump_thread) = pump::start(ledger, parts)?;
     let options = node_options(&config, &identity);
@@ -183,7 +185,7 @@ pub async fn start_claimed(
     tasks.spawn(
         stop_all.clone().run_until_cancelled_owned(end_waiting(failure.clone(), stop_all.clone())),
     );
-    until_serving(serving, &failure).await?;
+    until_serving(serving, &failure, &node).await?;
     warn_of_differences(&config, &pump).await;
     let snapshots = held_snapshots;
     let parts = Parts { node, pump, proposer, metrics, tasks, stop_all, failure, snapshots };
@@ -198,17 +200,20 @@ struct Opened {
     meta: SnapshotMeta,
     snapshots: Arc<Snapshots>,
     store: LogStore,
+    replay: Replay,
     failure: Failure,
 }
 
 fn open(config: &Config, claim: Claim, failure: Failure) -> Result<Opened, StartError> {
     let Claim(directory) = claim;
     let (identity, known) = at_its_place(&directory)?;
-    let (snapshots, ledger, meta) = Snapshots::open(wal::Disk::open(&directory.snapshots())?)?;
+    let mut progress = Progress::begin();
+    let disk = wal::Disk::open(&directory.snapshots())?;
+    let (snapshots, ledger, meta) = Snapshots::open(disk, &mut progress)?;
     let snapshots = Arc::new(snapshots);
     let owner = wal::Identity { cluster_id: identity.cluster_id, owner_id: identity.node_id };
     let disk = wal::Disk::open(&directory.wal())?;
-    let (log, recovered) = wal::Log::open(disk, owner, wal::Options::default())?;
+    let (log, recovered) = open_log(disk, owner, &mut progress)?;
     tell(&recovered);
     if known == Known::Served && recovered.verdict == wal::Verdict::Fresh {
         return Err(StartError::LogLost { dir: config.data.display().to_string() });
@@ -217,7 +222,22 @@ fn open(config: &Config, claim: Claim, failure: Failure) -> Result<Opened, Start
     let archive = Archive { dir: directory.archive(), retention: config.history_retention };
     let failing = failure.clone();
     let store = LogStore::start(log, &recovered, Arc::clone(&snapshots), archive, failing)?;
-    Ok(Opened { directory, identity, ledger, meta, snapshots, store, failure })
+    let replay = Replay::of(progress, store.committed());
+    Ok(Opened { directory, identity, ledger, meta, snapshots, store, replay, failure })
+}
+
+fn open_log(
+    disk: wal::Disk,
+    owner: wal::Identity,
+    progress: &mut Progress,
+) -> Result<(wal::Log<wal::Disk>, wal::Recovered), wal::OpenError> {
+    let mut began = false;
+    wal::Log::open_seen(disk, owner, wal::Options::default(), &mut |seen| {
+        if !std::mem::replace(&mut began, true) {
+            progress.stage("reading the log", Unit::Bytes, seen.of);
+        }
+        progress.at(seen.bytes);
+    })
 }
 
 /// The identity. A directory that is a copy may lack what was acknowledged since it was made: before
@@ -301,18 +321,27 @@ fn first_cause(failure: &Failure, error: StartError) -> StartError {
     failure.reason().map_or(error, |why| StartError::NotServing { why })
 }
 
+/// Waits for the first entry of a term. Where the disk has no room for it, that lasts until there is
+/// some: a start that gave up would only be tried again.
 async fn until_serving(
     mut serving: watch::Receiver<Option<u64>>,
     failure: &Failure,
+    node: &Node,
 ) -> Result<(), StartError> {
-    let why = tokio::select! {
-        biased;
-        why = failure.failed() => why,
-        led = tokio::time::timeout(SERVING_TIMEOUT, serving.wait_for(Option::is_some)) => match led {
-            Ok(Ok(_)) => return Ok(()),
-            Ok(Err(_)) => "its proposer ended".to_owned(),
-            Err(_) => format!("it found no majority within {SERVING_TIMEOUT:?}"),
-        },
+    let why = loop {
+        let led = tokio::time::timeout(SERVING_TIMEOUT, serving.wait_for(Option::is_some));
+        tokio::select! {
+            biased;
+            why = failure.failed() => break why,
+            led = led => match led {
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(_)) => break "its proposer ended".to_owned(),
+                Err(_) if node.log_room() == LogRoom::Used => {
+                    tracing::warn!("the start waits for room on the disk of the log");
+                }
+                Err(_) => break format!("it found no majority within {SERVING_TIMEOUT:?}"),
+            },
+        }
     };
     // The proposer may have ended for a reason that was told since this was last polled.
     Err(first_cause(failure, StartError::NotServing { why }))

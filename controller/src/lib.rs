@@ -36,6 +36,7 @@ mod rpc;
 mod activity;
 mod clock;
 mod failure;
+mod progress;
 
 pub use config::{Config, ConfigError, OnDisconnect, Retention, SnapshotEvery};
 pub use controller::{Claim, Controller, SnapshotRefused, StartError, claim, start, start_claimed};

@@ -10,7 +10,7 @@ mod batch;
 use crate::clock::{ms_since, wall_ms};
 use crate::failure::Failure;
 use crate::pump::{PumpHandle, Role};
-use crate::raft::{Node, Reply, Written};
+use crate::raft::{LogRoom, Node, Reply, Written};
 use batch::{Gathered, Gathering};
 use docket_core::ledger::{Ledger, Outcome};
 use prost::Message as _;
@@ -76,6 +76,15 @@ pub enum ProposeError {
         /// Its data directory.
         data: String,
     },
+    /// Not even the reserve is left: nothing can be made durable, so nothing is taken.
+    #[error(
+        "the controller's disk is full, its reserve too: it takes nothing until there is room under \
+         {data}; nothing was changed, try again then"
+    )]
+    ReserveUsed {
+        /// Its data directory.
+        data: String,
+    },
     /// The controller is stopping; nothing was proposed.
     #[error("the controller is stopping; try again")]
     Stopping,
@@ -104,9 +113,25 @@ pub struct ProposerHandle {
     disk: Arc<Disk>,
 }
 
+/// Asks how much room the log has left.
+type AskRoom = Box<dyn Fn() -> LogRoom + Send + Sync>;
+
 struct Disk {
-    full: Box<dyn Fn() -> bool + Send + Sync>,
+    room: AskRoom,
     data: String,
+}
+
+impl Disk {
+    /// Nothing that would wait for room is taken: whoever asks can be told at once.
+    fn admits(&self, command: &v1::Command) -> Result<(), ProposeError> {
+        let is_submit = matches!(command.kind, Some(v1::command::Kind::Submit(_)));
+        let data = || self.data.clone();
+        match (self.room)() {
+            LogRoom::Used => Err(ProposeError::ReserveUsed { data: data() }),
+            LogRoom::Reserve if is_submit => Err(ProposeError::DiskFull { data: data() }),
+            LogRoom::Reserve | LogRoom::Enough => Ok(()),
+        }
+    }
 }
 
 /// Both ends of the proposer's queues, made before the pump and the node that it stands between.
@@ -167,9 +192,7 @@ impl ProposerHandle {
         command: v1::Command,
         blobs: Vec<v1::Blob>,
     ) -> Result<Pending, ProposeError> {
-        if matches!(command.kind, Some(v1::command::Kind::Submit(_))) && (self.disk.full)() {
-            return Err(ProposeError::DiskFull { data: self.disk.data.clone() });
-        }
+        self.disk.admits(&command)?;
         let bytes = blobs.iter().map(|blob| blob.data.len()).sum::<usize>().min(QUEUE_MAX_BYTES);
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.room).acquire_many_owned(bytes);
@@ -215,7 +238,7 @@ pub fn start(
     stop: CancellationToken,
 ) -> (ProposerHandle, watch::Receiver<Option<u64>>) {
     let node = parts.node.clone();
-    let disk = Disk { full: Box::new(move || node.disk_full()), data: parts.data.clone() };
+    let disk = Disk { room: Box::new(move || node.log_room()), data: parts.data.clone() };
     let room = Arc::new(Semaphore::new(QUEUE_MAX_BYTES));
     let handle = ProposerHandle { queue: queues.handle, room, disk: Arc::new(disk) };
     let (serving, watched) = watch::channel(None);
@@ -405,8 +428,8 @@ fn encode(proposal: &v1::Proposal) -> Arc<[u8]> {
 mod tests {
     use super::*;
 
-    fn handle(queue: mpsc::Sender<Item>, full: bool) -> ProposerHandle {
-        let disk = Disk { full: Box::new(move || full), data: "/data".to_owned() };
+    fn handle(queue: mpsc::Sender<Item>, room: LogRoom) -> ProposerHandle {
+        let disk = Disk { room: Box::new(move || room), data: "/data".to_owned() };
         let room = Arc::new(Semaphore::new(QUEUE_MAX_BYTES));
         ProposerHandle { queue, room, disk: Arc::new(disk) }
     }
@@ -415,25 +438,47 @@ mod tests {
         command(v1::command::Kind::Submit(v1::SubmitCommand::default()))
     }
 
-    fn cancel() -> v1::Command {
-        command(v1::command::Kind::Cancel(v1::CancelCommand::default()))
+    /// Every command that a caller can send; the rest comes from the leader's duties, and waits.
+    fn of_callers() -> [v1::Command; 5] {
+        use v1::command::Kind;
+        [
+            Kind::Submit(v1::SubmitCommand::default()),
+            Kind::Cancel(v1::CancelCommand::default()),
+            Kind::Hold(v1::HoldCommand::default()),
+            Kind::Suspend(v1::SuspendCommand::default()),
+            Kind::Priority(v1::PriorityCommand::default()),
+        ]
+        .map(command)
     }
 
     #[tokio::test]
-    async fn a_full_disk_refuses_submits_and_nothing_else() {
-        let Queues { handle: sender, mut queue, .. } = Queues::new();
-        let handle = handle(sender, true);
-        let refused = handle.enqueue(submit(), Vec::new()).await.err();
-        assert_eq!(refused, Some(ProposeError::DiskFull { data: "/data".to_owned() }));
-        assert!(handle.enqueue(cancel(), Vec::new()).await.is_ok());
-        assert_eq!(queue.try_recv().unwrap().into_command(), cancel());
-        assert!(queue.try_recv().is_err());
+    async fn the_reserve_is_for_all_but_submits_and_without_it_everything_is_refused() {
+        let data = || "/data".to_owned();
+        for (room, submit, rest) in [
+            (LogRoom::Enough, None, None),
+            (LogRoom::Reserve, Some(ProposeError::DiskFull { data: data() }), None),
+            (
+                LogRoom::Used,
+                Some(ProposeError::ReserveUsed { data: data() }),
+                Some(ProposeError::ReserveUsed { data: data() }),
+            ),
+        ] {
+            let Queues { handle: sender, mut queue, .. } = Queues::new();
+            let handle = handle(sender, room);
+            for (number, command) in of_callers().into_iter().enumerate() {
+                let expected = if number == 0 { &submit } else { &rest };
+                let refused = handle.enqueue(command.clone(), Vec::new()).await.err();
+                assert_eq!(refused, *expected, "{room:?}: {command:?}");
+                let queued = queue.try_recv().ok().map(Item::into_command);
+                assert_eq!(queued, expected.is_none().then_some(command), "{room:?}");
+            }
+        }
     }
 
     #[tokio::test]
     async fn whoever_waits_when_nobody_can_tell_any_more_hears_that_it_is_unknown() {
         let Queues { handle: sender, mut queue, .. } = Queues::new();
-        let handle = handle(sender, false);
+        let handle = handle(sender, LogRoom::Enough);
         let pending = handle.enqueue(submit(), Vec::new()).await.unwrap();
         let item = queue.try_recv().unwrap();
         drop(queue);

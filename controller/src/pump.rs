@@ -4,6 +4,7 @@
 use crate::clock::ms_since;
 use crate::failure::Failure;
 use crate::metrics::Live;
+use crate::progress::Replay;
 use crate::proposer::{Item, OwnSender};
 use crate::raft::Reply;
 use crate::since::SinceSnapshot;
@@ -121,6 +122,8 @@ pub struct PumpParts {
     pub snapshot: SnapshotDue,
     /// Counts what is applied.
     pub metrics: Live,
+    /// Tells how far a long start is.
+    pub replay: Replay,
 }
 
 /// Counts what was applied since the last snapshot.
@@ -155,6 +158,7 @@ pub fn start(
         failure: parts.failure,
         snapshot: parts.snapshot,
         metrics: parts.metrics,
+        replay: parts.replay,
         since: SinceSnapshot::default(),
         start: Instant::now(),
     };
@@ -296,6 +300,7 @@ struct Pump {
     failure: Failure,
     snapshot: SnapshotDue,
     metrics: Live,
+    replay: Replay,
     since: SinceSnapshot,
     start: Instant,
 }
@@ -380,6 +385,7 @@ impl Pump {
         let Some(applied) = failure.guard(doing, apply) else { return ControlFlow::Break(()) };
         debug_assert_eq!(applied.outcomes.len(), proposal.commands.len());
         applied.changed.iter().for_each(|task| self.watchers.notify(task.job));
+        self.replay.applied(entry.position);
         self.count(entry.bytes.len(), proposal.commands.len());
         self.warn_of_older_log(&proposal.commands, &applied.outcomes);
         self.step(Event::Applied {

@@ -2,6 +2,7 @@
 //! disk and cores, so that a ratio means the same on a slow machine and on a fast one.
 //! Begin reading with [`run`].
 
+mod history;
 mod latency;
 mod noop;
 mod reference;
@@ -27,6 +28,8 @@ pub enum Bench {
     Latency,
     /// A restart with a full queue.
     Restart,
+    /// A restart behind ever more ended jobs, and the size of its files.
+    History,
 }
 
 /// Runs one benchmark in a fresh world on the disk under `place`; `quick` takes seconds.
@@ -37,6 +40,7 @@ pub fn run(bench: Bench, place: &Path, quick: bool) -> Report {
         Bench::Noop => noop::run(&ground, quick),
         Bench::Latency => latency::run(&ground, quick),
         Bench::Restart => restart::run(&ground, quick),
+        Bench::History => history::run(&ground, quick),
     }
 }
 

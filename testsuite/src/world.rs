@@ -286,6 +286,17 @@ impl World {
     /// Starts a separate controller at `address` and waits until it answers.
     #[track_caller]
     pub fn controller(&self, address: &str) -> Daemon {
+        let mut daemon = self.controller_unseen(address);
+        wait_by_command("the controller answers", || {
+            daemon.must_live();
+            self.docket(&["list"]).code == Some(0)
+        });
+        daemon
+    }
+
+    /// Starts a separate controller and waits for nothing.
+    #[track_caller]
+    pub fn controller_unseen(&self, address: &str) -> Daemon {
         let data = self.dir.join("controller");
         let args: [&OsStr; 5] = [
             "controller".as_ref(),
@@ -294,12 +305,7 @@ impl World {
             "--listen".as_ref(),
             address.as_ref(),
         ];
-        let mut daemon = self.start(&args);
-        wait_by_command("the controller answers", || {
-            daemon.must_live();
-            self.docket(&["list"]).code == Some(0)
-        });
-        daemon
+        self.start(&args)
     }
 
     /// Starts a separate agent of the controller at `address` and waits until its node is up.

@@ -89,6 +89,7 @@ pub use log::{Log, Options};
 pub use open::{Recovered, Verdict};
 pub use reader::{Reader, Space};
 pub use record::{BATCH_BYTES_MAX, Identity, LogEntry, Record, VOTE_BYTES_MAX};
+pub use scan::Seen;
 pub use snapshot::{SnapshotChunks, SnapshotInfo, SnapshotStore};
 pub use storage::{Disk, DiskFile, Storage, StorageFile};
 pub use writer::{Done, Writer};

@@ -16,6 +16,7 @@ use crate::frame::{
 use crate::open::{self, Recovered};
 use crate::reader::{Reader, SegmentFile, Shared, Space};
 use crate::record::{BATCH_BYTES_MAX, Identity, LogEntry, Record, VOTE_BYTES_MAX};
+use crate::scan::Seen;
 use crate::storage::{Storage, StorageFile};
 
 mod rotate;
@@ -95,6 +96,8 @@ pub struct Log<S: Storage> {
     reader: Reader<S::File>,
     active: Active<S::File>,
     spare: Option<Spare<S::File>>,
+    /// The reserve could not be allocated, which was said.
+    reserve_lacks: bool,
     /// Sequence number and length of every segment, oldest first, the active one last.
     segments: VecDeque<(u64, u64)>,
     next_batch: u64,
@@ -138,7 +141,21 @@ impl<S: Storage> Log<S> {
         identity: Identity,
         options: Options,
     ) -> Result<(Log<S>, Recovered), OpenError> {
-        open::open(storage, identity, options)
+        open::open(storage, identity, options, &mut |_| ())
+    }
+
+    /// The same, telling `seen` after each frame how many bytes of the segments are read: a long
+    /// start can say how far it is.
+    ///
+    /// # Errors
+    /// As [`Log::open`].
+    pub fn open_seen(
+        storage: S,
+        identity: Identity,
+        options: Options,
+        seen: &mut dyn FnMut(Seen),
+    ) -> Result<(Log<S>, Recovered), OpenError> {
+        open::open(storage, identity, options, seen)
     }
 
     pub(crate) fn from_parts(parts: Parts<S>) -> Log<S> {
@@ -149,6 +166,7 @@ impl<S: Storage> Log<S> {
             reader: Reader::new(parts.shared),
             active: parts.active,
             spare: None,
+            reserve_lacks: false,
             segments: parts.segments,
             next_batch: parts.next_batch,
             durable: parts.next_batch - 1,

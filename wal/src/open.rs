@@ -9,7 +9,7 @@ use crate::index::SEGMENT_BYTES_MAX;
 use crate::log::{Active, Log, Options, Parts, give_name};
 use crate::reader::{Room, SegmentFile, Shared};
 use crate::record::Identity;
-use crate::scan::{Replay, Scan, Segment, Torn, io_error, scan};
+use crate::scan::{Replay, Scan, Seen, Segment, Torn, io_error, scan_seen};
 use crate::segment::{
     HEADER_BYTES, SEGMENT_BYTES_MIN, SPARE_NAME, SegmentHeader, allocate_between, segment_name,
 };
@@ -63,8 +63,9 @@ pub(crate) fn open<S: Storage>(
     storage: S,
     identity: Identity,
     options: Options,
+    seen: &mut dyn FnMut(Seen),
 ) -> Result<(Log<S>, Recovered), OpenError> {
-    let scan = scan(&storage, Some(&identity))?;
+    let scan = scan_seen(&storage, Some(&identity), seen)?;
     let mut notes = Vec::new();
     drop_leftovers(&storage, &scan, &mut notes)?;
     let verdict = match (&scan.torn, scan.segments.last()) {

@@ -79,10 +79,28 @@ pub(crate) fn io_error<'a>(
     move |source| OpenError::Io { doing, file: file.to_owned(), source }
 }
 
+/// How far the reading of a log is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// Bytes of the segments that were read.
+    pub bytes: u64,
+    /// Bytes in all segments; what was never written in the newest one included.
+    pub of: u64,
+}
+
 /// Reads and judges a directory. Without an identity any owner is accepted.
 pub(crate) fn scan<S: Storage>(
     storage: &S,
     identity: Option<&Identity>,
+) -> Result<Scan<S::File>, OpenError> {
+    scan_seen(storage, identity, &mut |_| ())
+}
+
+/// The same, telling `seen` after each frame how far it is.
+pub(crate) fn scan_seen<S: Storage>(
+    storage: &S,
+    identity: Option<&Identity>,
+    seen: &mut dyn FnMut(Seen),
 ) -> Result<Scan<S::File>, OpenError> {
     let mut found = find_segments(storage)?;
     let facts = file_facts(&found, identity)?;
@@ -94,7 +112,7 @@ pub(crate) fn scan<S: Storage>(
         refusal => return Err(refuse_files(refusal, &found, identity)),
     };
     let segments: Vec<_> = found.into_iter().filter_map(with_header).collect();
-    let (replay, stop) = replay_all(&segments)?;
+    let (replay, stop) = replay_all(&segments, seen)?;
     let facts = LogFacts {
         tail: stop.as_ref().map_or(Tail::Clean, |stop| stop.tail),
         shortened: stop.as_ref().is_some_and(|stop| stop.shortened),
@@ -262,10 +280,15 @@ struct Stop {
 /// Replays every frame up to the first that is not good; behind it only looks for durable marks.
 fn replay_all<F: StorageFile>(
     segments: &[Segment<F>],
+    seen: &mut dyn FnMut(Seen),
 ) -> Result<(Replay, Option<Stop>), OpenError> {
     let mut replay = Replay::new(segments.first().map(|segment| &segment.header));
     let mut stop: Option<Stop> = None;
+    let of = segments.iter().map(|segment| segment.bytes).sum();
+    let mut before = 0;
     for (place, segment) in segments.iter().enumerate() {
+        let begin = before;
+        before += segment.bytes;
         replay.durable = replay.durable.max(segment.header.durable_seq);
         if let Some(stop) = &mut stop {
             stop.resumes_at = stop.resumes_at.or(Some(segment.header.first_index));
@@ -273,7 +296,8 @@ fn replay_all<F: StorageFile>(
             continue;
         }
         let last = place + 1 == segments.len();
-        stop = replay_one(segment, place, last, &mut replay)?;
+        let mut at = |offset| seen(Seen { bytes: begin + offset, of });
+        stop = replay_one(segment, place, last, &mut replay, &mut at)?;
     }
     Ok((replay, stop))
 }
@@ -283,6 +307,7 @@ fn replay_one<F: StorageFile>(
     place: usize,
     last: bool,
     replay: &mut Replay,
+    at: &mut dyn FnMut(u64),
 ) -> Result<Option<Stop>, OpenError> {
     let header = &segment.header;
     if let Some(what) = replay.begin(header) {
@@ -290,6 +315,7 @@ fn replay_one<F: StorageFile>(
         return Err(OpenError::Nonsense { file, offset: 0, what });
     }
     let walked = walk(&segment.file, header, |offset, frame, body| {
+        at(offset + body.len() as u64);
         replay.take(header.seq, offset, frame, body)
     })
     .map_err(io_error("read", &segment.name))?;

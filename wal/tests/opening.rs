@@ -277,3 +277,19 @@ fn a_second_process_is_told_who_has_the_directory() {
     let pid = std::process::id();
     assert!(matches!(refused, OpenError::Locked { holder: Some(holder), .. } if holder == pid));
 }
+
+#[test]
+fn opening_tells_how_far_it_is_up_to_the_last_frame() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = recorded();
+    write(dir.path(), &image);
+    let of: u64 = image.values().map(|bytes| bytes.len() as u64).sum();
+    let mut told = Vec::new();
+    let disk = Disk::open(dir.path()).unwrap();
+    let opened = Log::open_seen(disk, common::ME, common::tiny(), &mut |seen| told.push(seen));
+    assert_eq!(opened.unwrap().1.last, 24);
+    assert!(told.len() >= 24 && told.iter().all(|seen| seen.of == of), "{told:?}");
+    assert!(told.is_sorted_by_key(|seen| seen.bytes), "{told:?}");
+    let (first, last) = (told[0].bytes, told[told.len() - 1].bytes);
+    assert!(first < of / 4 && last > of / 2 && last <= of, "{first} to {last} of {of}");
+}

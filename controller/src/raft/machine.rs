@@ -170,13 +170,15 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::progress::Progress;
     use docket_core::ledger::Ledger;
 
     #[tokio::test]
     async fn a_snapshot_that_cannot_be_written_ends_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("snapshots");
-        let (snapshots, _, _) = Snapshots::open(wal::Disk::open(&path).unwrap()).unwrap();
+        let (snapshots, _, _) =
+            Snapshots::open(wal::Disk::open(&path).unwrap(), &mut Progress::begin()).unwrap();
         let snapshots = Arc::new(snapshots);
         let at = |index| SnapshotMeta {
             last_log_id: Some(LogId::new_term_index(1, index)),

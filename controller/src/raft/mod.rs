@@ -15,5 +15,5 @@ mod types;
 pub use archive::Archive;
 pub use node::{Node, NodeOptions, NodeStartError, ReadError};
 pub use snapshots::{Snapshots, SnapshotsError};
-pub use storage::{LogStore, StoreError};
+pub use storage::{LogRoom, LogStore, StoreError};
 pub use types::{Reply, SnapshotMeta, Written};

@@ -4,7 +4,7 @@
 use super::machine::Machine;
 use super::network::Peers;
 use super::snapshots::Snapshots;
-use super::storage::LogStore;
+use super::storage::{LogRoom, LogStore};
 use super::types::{Batch, Callback, SnapshotMeta, TypeConfig, WriteResult, Written};
 use crate::failure::Failure;
 use crate::pump::{PumpGone, PumpHandle, Role};
@@ -115,9 +115,14 @@ impl Node {
         self.id
     }
 
+    /// How much room the log's disk has left.
+    pub fn log_room(&self) -> LogRoom {
+        self.store.room()
+    }
+
     /// Whether the log's disk is below its reserve.
     pub fn disk_full(&self) -> bool {
-        self.store.disk_full()
+        self.log_room() != LogRoom::Enough
     }
 
     /// Proposes an encoded proposal. `written` runs on the pump's thread right after it was

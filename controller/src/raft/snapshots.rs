@@ -3,6 +3,7 @@
 
 use super::codec::{CodecError, decode_meta};
 use super::types::SnapshotMeta;
+use crate::progress::{Progress, Unit};
 use docket_core::ledger::{Frozen, ImageError, Ledger};
 use std::sync::{Mutex, PoisonError};
 use wal::{SnapshotError, SnapshotStore};
@@ -52,10 +53,13 @@ pub struct Snapshots {
 
 impl Snapshots {
     /// Opens the store and thaws its newest whole snapshot; an empty ledger where there is none.
-    pub fn open(disk: wal::Disk) -> Result<(Snapshots, Ledger, SnapshotMeta), SnapshotsError> {
+    pub fn open(
+        disk: wal::Disk,
+        progress: &mut Progress,
+    ) -> Result<(Snapshots, Ledger, SnapshotMeta), SnapshotsError> {
         let store = SnapshotStore::open(disk)?;
         let snapshots = Snapshots { store, newest: Mutex::new(None) };
-        let Some((ledger, meta, image)) = snapshots.read_newest()? else {
+        let Some((ledger, meta, image)) = snapshots.read_newest(Some(progress))? else {
             return Ok((snapshots, Ledger::new(), SnapshotMeta::default()));
         };
         snapshots.remember(&meta, image);
@@ -85,7 +89,7 @@ impl Snapshots {
 
     /// The ledger of a snapshot, which must be the newest.
     pub fn thaw(&self, image: &Image) -> Result<Ledger, SnapshotsError> {
-        match self.read_newest()? {
+        match self.read_newest(None)? {
             Some((ledger, _, newest)) if newest == *image => Ok(ledger),
             _ => Err(SnapshotsError::Gone { position: image.position }),
         }
@@ -101,13 +105,26 @@ impl Snapshots {
         *newest = Some((meta.clone(), image));
     }
 
-    fn read_newest(&self) -> Result<Option<(Ledger, SnapshotMeta, Image)>, SnapshotsError> {
+    fn read_newest(
+        &self,
+        mut progress: Option<&mut Progress>,
+    ) -> Result<Option<(Ledger, SnapshotMeta, Image)>, SnapshotsError> {
         let Some((info, chunks)) = self.store.newest()? else { return Ok(None) };
+        if let Some(progress) = &mut progress {
+            progress.stage("reading the snapshot", Unit::Bytes, info.bytes);
+        }
+        let mut done = 0;
         let meta = decode_meta(&info.meta)
             .map_err(|source| SnapshotsError::Meta { file: info.file.clone(), source })?;
         let mut broken = None;
         let whole = chunks.map_while(|chunk| match chunk {
-            Ok(chunk) => Some(chunk),
+            Ok(chunk) => {
+                done += chunk.len() as u64;
+                if let Some(progress) = &mut progress {
+                    progress.at(done);
+                }
+                Some(chunk)
+            }
             Err(e) => {
                 broken = Some(e);
                 None

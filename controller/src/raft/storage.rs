@@ -47,6 +47,17 @@ struct View {
     tail: Tail,
 }
 
+/// What is left of the log's disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogRoom {
+    /// More than the reserve.
+    Enough,
+    /// The reserve, for what is there already.
+    Reserve,
+    /// Nothing: what was asked for waits, and is tried again each second.
+    Used,
+}
+
 /// A log that opened, but whose records are not ours.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -73,12 +84,21 @@ impl LogStore {
         Ok(LogStore(Arc::new(shared)))
     }
 
-    /// Whether new submits must be refused: what is left on the disk is for what runs already
-    /// (design 4, Writing).
-    pub fn disk_full(&self) -> bool {
-        let Ok(writer) = self.writer() else { return false };
+    /// How much room the log has; new submits must be refused unless that is enough: the rest is
+    /// for what runs already (design 4, Writing).
+    pub fn room(&self) -> LogRoom {
+        let Ok(writer) = self.writer() else { return LogRoom::Enough };
         // A file system that does not tell its free space is not called full.
-        writer.disk_full() || writer.free_space().is_ok_and(|space| !space.above_reserve)
+        match writer.free_space() {
+            _ if writer.disk_full() => LogRoom::Used,
+            Ok(space) if !space.above_reserve => LogRoom::Reserve,
+            _ => LogRoom::Enough,
+        }
+    }
+
+    /// Position of the newest entry that is known to be committed; 0 for none.
+    pub fn committed(&self) -> u64 {
+        self.view().committed.map_or(0, |id| position_of(id.index))
     }
 
     /// Writes what waits, seals the log, and ends its thread. Later calls fail.

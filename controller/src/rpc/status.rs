@@ -100,7 +100,9 @@ impl From<ProposeError> for Status {
         match error {
             ProposeError::NotLeader { leader } => not_leader(leader, message),
             ProposeError::OutcomeUnknown => status(Code::Unavailable, "outcome-unknown", message),
-            ProposeError::DiskFull { .. } => status(Code::ResourceExhausted, "disk-full", message),
+            ProposeError::DiskFull { .. } | ProposeError::ReserveUsed { .. } => {
+                status(Code::ResourceExhausted, "disk-full", message)
+            }
             ProposeError::Stopping => status(Code::Unavailable, "stopping", message),
         }
     }

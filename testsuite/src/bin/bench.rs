@@ -1,4 +1,4 @@
-//! `bench -- submit|noop|latency|restart [--quick]`: docket's speed beside its references.
+//! `bench -- submit|noop|latency|restart|history [--quick]`: docket's speed beside its references.
 //! Linked as `docket` it is the docket program itself, so that both are of one build.
 
 use clap::Parser;

@@ -131,6 +131,12 @@ impl Split {
         self.controller = self.world.controller(&self.address);
     }
 
+    /// Starts a controller on the same directory and address, and waits for nothing.
+    #[track_caller]
+    pub fn controller_unseen(&self) -> Daemon {
+        self.world.controller_unseen(&self.address)
+    }
+
     /// `kill -9` of the controller, and a new one.
     #[track_caller]
     pub fn bounce_controller(&mut self) {

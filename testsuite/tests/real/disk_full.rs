@@ -1,14 +1,19 @@
 //! A disk without room (peer fault 9): no new work is taken and that is said, what is there already
 //! ends as it does, every daemon can be started again meanwhile, and all goes on by itself after.
 
+use proto::v1::EditRequest;
 use serde_json::Value;
 use std::time::Duration;
+use testsuite::client;
 use testsuite::patience::{SOON, wait_by_command, wait_until};
 use testsuite::world;
 use testsuite::world::{Disks, Pace, Role, Split, World};
 
 /// Size of each small disk: a young log and its reserve leave most of it free.
 const MIB: u32 = 16;
+
+/// A change that has taken so long waits for room.
+const WAITS: Duration = Duration::from_secs(4);
 
 /// A job that a death of its agent does not end.
 const SURVIVES: [&str; 2] = ["--on-disconnect", "unknown"];
@@ -143,6 +148,136 @@ fn a_node_without_room_gets_no_new_job_and_tells_the_ends_of_the_old_ones() {
     disks.free(Split::NODE);
     let task = split.world.wait_end(waits);
     assert_eq!((&task["state"], &task["attempt"]), (&"DONE".into(), &1.into()), "{task:#}");
+}
+
+/// A job that no node has room for: what a change of a queued one is tried on.
+fn queued_job(world: &World) -> u64 {
+    let job = world.submit(&["-c", &(Split::CPUS + 1).to_string(), "--", "true"]);
+    world.wait_state(job, "PEND");
+    job
+}
+
+/// `docket ARGS…` is refused with 75, by name and with the directory that has no room.
+fn is_refused(world: &World, row: &str, args: &[&str]) {
+    let ran = world.docket_with_stdin(args, b"{\"command\": [\"true\"]}\n");
+    assert_eq!(ran.code, Some(75), "{row}: {}", ran.describe());
+    let dir = world.dir().join(Split::CONTROLLER).display().to_string();
+    assert!(ran.err().contains("disk is full") && ran.err().contains(&dir), "{row}: {}", ran.err());
+}
+
+/// The state of a job that is there, as `show` tells it.
+fn stands(world: &World, row: &str, job: u64, state: &str) {
+    let task = world.wait_job(job, &format!("{row}: is {state}"), |task| task["state"] == state);
+    assert_eq!(task["attempt"], 1, "{row}: {task:#}");
+}
+
+#[test]
+fn each_change_on_a_controller_without_room_is_refused_by_name_or_made_from_the_reserve() {
+    const TEST: &str =
+        "each_change_on_a_controller_without_room_is_refused_by_name_or_made_from_the_reserve";
+    let Some((split, disks)) = start(TEST) else { return };
+    let world = &split.world;
+    let (runs, ends) = (waiting_job(world, 1), waiting_job(world, 2));
+    let (waits, goes) = (queued_job(world), queued_job(world));
+    let id = |job: u64| job.to_string();
+    disks.fill(Split::CONTROLLER);
+    submits_are_refused(world);
+    // What asks for new work.
+    for (row, args) in [
+        ("submit", &["submit", "--", "true"][..]),
+        ("submit with a key", &["submit", "--key", "k", "--", "true"]),
+        ("submit --from", &["submit", "--from", "-"]),
+        ("run", &["run", "--", "true"]),
+    ] {
+        is_refused(world, row, args);
+    }
+    // What people change of the work that is there.
+    for (row, args, job, state) in [
+        ("hold", &["hold", &id(waits)][..], waits, "PEND"),
+        ("release", &["release", &id(waits)], waits, "PEND"),
+        ("set --priority", &["set", &id(waits), "--priority", "7"], waits, "PEND"),
+        ("suspend", &["suspend", &id(runs)], runs, "SUSP"),
+        ("resume", &["resume", &id(runs)], runs, "RUN"),
+        ("cancel of a queued job", &["cancel", &id(goes)], goes, "EXIT"),
+        ("cancel of a running job", &["cancel", &id(runs)], runs, "EXIT"),
+    ] {
+        world.ok(args);
+        stands(world, row, job, state);
+    }
+    assert_eq!(world.show(waits)["priority"], 7);
+    // What agents tell: an end, a new session, a first one, and a start on it.
+    ends_with(world, ends, 2);
+    let _newcomer = world.agent(split.address(), "n2", Split::CPUS + 1);
+    assert_eq!(world.wait_end(waits)["state"], "DONE", "a start: what was taken finds its node");
+    submits_are_refused(world);
+    disks.free(Split::CONTROLLER);
+    submits_are_taken_again(world);
+}
+
+/// Changes what is there until not even the reserve is left: some KiB each time.
+fn use_up_the_reserve(split: &Split, jobs: &[String]) {
+    let jobs: Vec<u64> = jobs.iter().map(|job| job.parse().unwrap()).collect();
+    let ended = client::runtime().block_on(async {
+        let mut client = client::connect(split.address()).await;
+        for _ in 0..2000 {
+            let request_id = uuid::Uuid::now_v7().to_string();
+            let request = EditRequest { request_id, jobs: jobs.clone() };
+            // The one that finds no room waits for it, for half a minute.
+            match tokio::time::timeout(WAITS, client.hold(request)).await {
+                Ok(answer) => drop(answer.expect("nothing is refused before that")),
+                Err(_) => return true,
+            }
+        }
+        false
+    });
+    assert!(ended, "the reserve has an end");
+}
+
+#[test]
+fn without_even_the_reserve_every_change_is_refused_by_name_and_a_start_waits_for_room() {
+    const TEST: &str =
+        "without_even_the_reserve_every_change_is_refused_by_name_and_a_start_waits_for_room";
+    // So many that one change of all is some KiB, and so few that the log still is its first segment.
+    const JOBS: usize = 2000;
+    let Some((mut split, disks)) = start(TEST) else { return };
+    let ends = waiting_job(&split.world, 3);
+    let job = ends.to_string();
+    let lines =
+        format!("{{\"command\": [\"true\"], \"cpus\": {}}}\n", Split::CPUS + 1).repeat(JOBS);
+    let ran = split.world.docket_with_stdin(&["submit", "--from", "-"], lines.as_bytes());
+    let queued: Vec<String> = ran.text().lines().map(str::to_owned).collect();
+    assert_eq!(queued.len(), JOBS, "{}", ran.describe());
+    disks.fill(Split::CONTROLLER);
+    submits_are_refused(&split.world);
+    use_up_the_reserve(&split, &queued);
+    let said = split.controller.printed().matches("cannot allocate the log's reserve").count();
+    assert_eq!(said, 1, "once, however many changes are made: {}", split.controller.printed());
+    let first = queued[0].as_str();
+    for (row, args) in [
+        ("submit", &["submit", "--", "true"][..]),
+        ("run", &["run", "--", "true"]),
+        ("hold", &["hold", first]),
+        ("release", &["release", first]),
+        ("set --priority", &["set", first, "--priority", "7"]),
+        ("suspend", &["suspend", &job]),
+        ("resume", &["resume", &job]),
+        ("cancel of a queued job", &["cancel", first]),
+        ("cancel of a running job", &["cancel", &job]),
+    ] {
+        is_refused(&split.world, row, args);
+    }
+    assert_eq!(split.world.show(ends)["state"], "RUN", "reads are answered");
+    split.world.touch("go.3");
+    // A start that has no room for its first entry waits for it, and says so.
+    split.controller.kill9();
+    disks.fill(Split::CONTROLLER);
+    split.controller = split.controller_unseen();
+    split.controller.wait_for_line("the log waits for space");
+    split.controller.must_live();
+    disks.free(Split::CONTROLLER);
+    split.controller.wait_for_line("docket controller is up");
+    ends_with(&split.world, ends, 3);
+    submits_are_taken_again(&split.world);
 }
 
 /// `explain`, `list` and `show` agree on why the job waits: nothing was tried in vain.

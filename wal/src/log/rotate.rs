@@ -125,11 +125,19 @@ impl<S: Storage> Log<S> {
         let most = self.options.max_segment_bytes.max(self.options.reserve_min_bytes);
         let most = most.min(SEGMENT_BYTES_MAX);
         let reserve = (used / RESERVE_PART).clamp(self.options.reserve_min_bytes, most);
-        if self.spare.as_ref().is_none_or(|spare| spare.bytes < reserve)
-            && let Err(e) = self.grow_spare(reserve)
-        {
-            tracing::warn!(error = %e, reserve, "cannot allocate the log's reserve");
+        let lacks = self.spare.as_ref().is_none_or(|spare| spare.bytes < reserve);
+        let grown = if lacks { self.grow_spare(reserve) } else { Ok(()) };
+        match &grown {
+            // Once, not at every seal: a log that grows with each change would fill the next disk.
+            Err(e) if !self.reserve_lacks => {
+                tracing::warn!(error = %e, reserve, "cannot allocate the log's reserve");
+            }
+            Ok(()) if self.reserve_lacks => {
+                tracing::info!(reserve, "the log has its reserve again")
+            }
+            _ => {}
         }
+        self.reserve_lacks = grown.is_err();
         let room = Room {
             open_bytes: self.active.open_bytes(),
             spare_bytes: self.spare.as_ref().map_or(0, |spare| spare.bytes),

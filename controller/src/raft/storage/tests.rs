@@ -1,6 +1,7 @@
 //! The log store on a real directory and on the enemy disk: what raft was promised survives.
 
 use super::*;
+use crate::progress::Progress;
 use crate::raft::SnapshotMeta;
 use openraft::EntryPayload;
 use openraft::type_config::TypeConfigExt as _;
@@ -17,7 +18,7 @@ fn open_on<S: wal::Storage + Send + 'static>(
     options: wal::Options,
 ) -> (LogStore, Failure) {
     let disk = wal::Disk::open(&dir.join("snapshots")).unwrap();
-    let (snapshots, _, _) = Snapshots::open(disk).unwrap();
+    let (snapshots, _, _) = Snapshots::open(disk, &mut Progress::begin()).unwrap();
     let (log, recovered) = wal::Log::open(storage, OWNER, options).unwrap();
     let failure = Failure::default();
     let archive = Archive { dir: dir.join("archive"), retention: Default::default() };
