@@ -210,6 +210,14 @@ fn held(ledger: &Ledger, job: &Job, answer: &mut v1::ExplainAnswer) {
                 .to_owned(),
         );
     }
+    let has_its_id = |agent: &&Agent| scheduler::id_taken(agent, id).is_some();
+    if let Some(agent) = ledger.agents().find(has_its_id) {
+        answer.lines.push(format!(
+            "Another job that has its id still runs on {}, which the log forgot: docket nodes --strays. \
+             This one can start there when that has ended.",
+            agent.name()
+        ));
+    }
     answer.lines.push(format!("It starts after: docket release {id}"));
     let queue = ledger.pending_count();
     answer.lines.push(format!("{queue} other jobs wait in the queue."));

@@ -92,7 +92,10 @@ impl Reported {
         let known = self.held.contains_key(&attempt);
         let held = self.held.entry(attempt).or_default();
         held.token = held.token.or(token);
+        // What it has may be another job's that had this id: it refuses the order by name.
+        let others = token.is_some() && held.token != token;
         let new = match want {
+            Want::Run { order } if others => order > held.told,
             Want::Run { .. } => !known,
             Want::Suspend { order, .. } | Want::Signal { order, .. } => order > held.told,
             Want::Cancel { order } => held.cancel.replace(order) != Some(order),
@@ -248,5 +251,34 @@ fn run_order(job: &Job) -> RunOrder {
         fence_after_ms: job.leased(),
         cpus,
         mem_bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::JobId;
+    use proto::v1::Phase;
+
+    #[test]
+    fn an_order_to_run_goes_once_though_another_job_of_that_id_lives_on_the_node() {
+        let attempt = AttemptId { task: TaskId { job: JobId(7), index: None }, attempt: 1 };
+        let token = |generation| Some(Token { generation, attempt: 1 });
+        let item = ManifestItem {
+            attempt: Some(attempt.to_wire()),
+            token: token(1),
+            phase: Phase::Running.into(),
+            ..ManifestItem::default()
+        };
+        let mut reported = Reported::default();
+        reported.listed(std::slice::from_ref(&item), 5);
+        let run = [Want::Run { order: OrderId(9) }];
+        let own = [Want::Run { order: OrderId(4) }];
+        assert!(reported.untold(attempt, token(1), &own).is_empty(), "it runs there");
+        assert_eq!(reported.untold(attempt, token(2), &run).len(), 1);
+        assert!(reported.untold(attempt, token(2), &run).is_empty(), "it was told");
+        // It was taken, and refused by name, before the next session.
+        reported.listed(&[item], 9);
+        assert!(reported.untold(attempt, token(2), &run).is_empty());
     }
 }

@@ -7,7 +7,7 @@ use super::node::{Agent, Session};
 use super::outcome::{Outcome, Rejection};
 use super::retry::lease_of;
 use super::state::{Grant, Kind, State};
-use crate::scheduler::{Free, feasible};
+use crate::scheduler::{Free, feasible, id_taken};
 use proto::{AttemptId, v1};
 use std::sync::Arc;
 
@@ -32,7 +32,9 @@ impl Ledger {
         }
         let ask = &job.spec.ask;
         let free = Free::of(agent, self);
-        if let Some(refusal) = feasible(ask, agent, &free, self.led_ms) {
+        let refusal =
+            feasible(ask, agent, &free, self.led_ms).or_else(|| id_taken(agent, attempt.task.job));
+        if let Some(refusal) = refusal {
             return Ok(stale(refusal.to_string()));
         }
         let grant = Grant {

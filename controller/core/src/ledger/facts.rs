@@ -85,6 +85,9 @@ impl Ledger {
             return None;
         };
         let target = self.locate(&by.agent, &about);
+        if about.word == Word::Finish && !matches!(target, Target::Ours(_)) {
+            self.stray_ended(&by.agent, about.attempt);
+        }
         match target {
             Target::Unknown if self.is_bygone(&by.agent, fact.seq, &about) => {
                 self.forgotten(&about)
@@ -93,6 +96,13 @@ impl Ledger {
             target => self.take_located(by, &about, target, fact),
         }
         None
+    }
+
+    /// It is no stray any more: its id is free there.
+    fn stray_ended(&mut self, agent: &str, attempt: AttemptId) {
+        if let Some(agent) = self.agents.get_mut(agent) {
+            agent.strays.retain(|stray| *stray != attempt);
+        }
     }
 
     /// What an agent that is new here tells of jobs that it had from another log. It proves nothing

@@ -52,7 +52,9 @@ impl Ledger {
         let room = STRAYS_MAX.saturating_sub(agent.strays.len());
         agent.strays.extend(outcome.strays.iter().take(room));
         if let Some(judging) = &mut agent.judging {
-            judging.seen.extend(attempts);
+            // A stray is another job's: the one that has its id here was not seen by that.
+            let strays: BTreeSet<&AttemptId> = outcome.strays.iter().collect();
+            judging.seen.extend(attempts.iter().filter(|attempt| !strays.contains(attempt)));
             judging.next_page += 1;
         }
         if page.last {
@@ -121,6 +123,10 @@ impl Ledger {
                 outcome.kill.push(attempt);
             }
             Verdict::Stray => {
+                let generation = item.token.map_or(0, |token| token.generation);
+                if self.is_of_lost_part(attempt.task.job, generation) {
+                    self.step_aside(attempt);
+                }
                 self.note_stray(&page.agent_id, attempt);
                 outcome.strays.push(attempt);
             }
@@ -181,6 +187,18 @@ impl Ledger {
         };
         if let Some(token) = item.token {
             self.adopt(&by, token, id);
+        }
+    }
+
+    /// The job that waits under the id of a stray goes on as another attempt: the node's keeper knows
+    /// this one, and its output has that file.
+    fn step_aside(&mut self, stray: AttemptId) {
+        let id = stray.task.job;
+        let clashes = |job: &Job| {
+            matches!(job.kind(), Kind::Queued | Kind::Held) && job.attempt <= stray.attempt
+        };
+        if self.job(id).is_some_and(clashes) {
+            self.update(id, |job| job.attempt = stray.attempt.saturating_add(1));
         }
     }
 

@@ -4,6 +4,7 @@
 use super::view::Free;
 use crate::ledger::{Agent, Ask};
 use crate::words;
+use proto::JobId;
 use std::fmt;
 
 /// Why a node does not take a task.
@@ -46,6 +47,11 @@ pub enum Refusal {
         /// What the system said.
         message: String,
     },
+    /// Another job runs there under the same id, which this log forgot.
+    IdTaken {
+        /// The id.
+        job: JobId,
+    },
     /// It is in use.
     Busy {
         /// Of what.
@@ -76,6 +82,13 @@ pub enum Resource {
     Memory,
     /// GPUs.
     Gpus,
+}
+
+/// A node that runs a stray of that id would refuse the order: two attempts of one task never live at
+/// once (P6). This is asked task by task, and not as the constraints are, ask by ask.
+pub fn id_taken(agent: &Agent, job: JobId) -> Option<Refusal> {
+    let taken = agent.strays().iter().any(|stray| stray.task.job == job);
+    taken.then_some(Refusal::IdTaken { job })
 }
 
 type Constraint = fn(&Ask, &Agent, &Free, u64) -> Option<Refusal>;
@@ -183,6 +196,11 @@ impl fmt::Display for Refusal {
             Refusal::OnTrial { step, message } => {
                 write!(f, "had a fault ({step}: {message}): one task tries it first")
             }
+            Refusal::IdTaken { job } => write!(
+                f,
+                "another job that has the id {job} still runs there, which this log forgot: docket \
+                 nodes --strays"
+            ),
             Refusal::Busy { what, asked, free } => {
                 let (asked, free) = (what.amount(*asked), what.amount(*free));
                 write!(f, "{what}: {asked} asked, {free} free")

@@ -11,7 +11,7 @@ mod view;
 #[cfg(test)]
 mod tests;
 
-pub use feasible::{Refusal, Resource, feasible};
+pub use feasible::{Refusal, Resource, feasible, id_taken};
 pub(crate) use plan::why_by_ledger;
 pub use plan::{NodeVerdict, Placement, Plan, Unplaced, Why, plan, why};
 pub use view::{Free, Reach};

@@ -3,6 +3,7 @@
 use super::feasible::feasible;
 use super::view::{Free, View};
 use crate::ledger::Ask;
+use proto::JobId;
 
 type Score = fn(&Free) -> u64;
 
@@ -11,10 +12,11 @@ type Score = fn(&Free) -> u64;
 const SCORES: [Score; 3] = [gpus_left, cpus_left, memory_left];
 
 /// The best node's place in the view; `None`: none takes it.
-pub(super) fn choose(ask: &Ask, view: &View<'_>) -> Option<usize> {
+pub(super) fn choose(ask: &Ask, id: JobId, view: &View<'_>) -> Option<usize> {
     view.nodes
         .iter()
         .enumerate()
+        .filter(|(_, (agent, _))| !view.taken_on(id, agent))
         .filter(|(_, (agent, free))| feasible(ask, agent, free, view.led_ms).is_none())
         .min_by_key(|(_, (_, free))| SCORES.map(|score| score(&free.without(ask))))
         .map(|(number, _)| number)

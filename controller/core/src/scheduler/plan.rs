@@ -1,6 +1,6 @@
 //! A pass: what goes where, and why the rest does not.
 
-use super::feasible::{Refusal, feasible};
+use super::feasible::{Refusal, feasible, id_taken};
 use super::order::heads;
 use super::place::choose;
 use super::view::{Free, Reach, View};
@@ -88,10 +88,14 @@ pub fn plan(ledger: &Ledger, reachable: &BTreeSet<String>, max: usize) -> Plan {
         && view.any_free()
         && let Some((id, ask, line)) = heads.first()
     {
-        let place = choose(ask, &view).and_then(|number| view.nodes.get_mut(number));
+        let place = choose(ask, id, &view).and_then(|number| view.nodes.get_mut(number));
         let (Some((agent, free)), Some(job)) = (place, ledger.job(id)) else {
             plan.unplaced.push(Unplaced { job: id, ask: Arc::clone(ask) });
-            heads.refused();
+            // Who is kept from nodes by its id alone says nothing about those that ask the same.
+            match view.taken(id) {
+                true => heads.placed(line),
+                false => heads.refused(),
+            }
             continue;
         };
         *free = free.without(ask);
@@ -138,7 +142,7 @@ fn why_where(ledger: &Ledger, away: impl Fn(&Agent) -> Option<Refusal>, id: JobI
             // What will never be is told before what is not now.
             let refusal = feasible(ask, agent, &free, ledger.led());
             let never = refusal.clone().filter(Refusal::never);
-            let refusal = never.or_else(|| away(agent)).or(refusal);
+            let refusal = never.or_else(|| away(agent)).or_else(|| id_taken(agent, id)).or(refusal);
             let (agent_id, name) = (Arc::clone(agent.id()), agent.name().to_owned());
             NodeVerdict { agent_id, name, free, refusal }
         })
@@ -165,7 +169,7 @@ fn summary(nodes: &[NodeVerdict]) -> String {
     let rank = |node: &NodeVerdict| match &node.refusal {
         None => (0, 0),
         Some(Refusal::Busy { free, .. }) => (1, u64::MAX - free),
-        Some(Refusal::OnTrial { .. }) => (2, 0),
+        Some(Refusal::IdTaken { .. } | Refusal::OnTrial { .. }) => (2, 0),
         Some(Refusal::KeptOut { left_ms, .. }) => (2, *left_ms),
         Some(Refusal::TakesNone { .. } | Refusal::Unreachable { .. }) => (3, 0),
         Some(Refusal::TooSmall { asked, has, .. }) => (4, 1_000 - permille(*has, *asked)),

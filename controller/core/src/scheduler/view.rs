@@ -1,6 +1,7 @@
 //! What the nodes have free, as a plan sees it while it fills them.
 
 use crate::ledger::{Agent, Ask, Job, Kind, Ledger};
+use proto::JobId;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Who may get orders now, and what those say of themselves who may not.
@@ -59,6 +60,8 @@ impl Free {
 pub(super) struct View<'a> {
     pub nodes: Vec<(&'a Agent, Free)>,
     pub led_ms: u64,
+    /// Ids of strays, each with its agent's: one of them keeps its job from that node.
+    strays: BTreeSet<(JobId, &'a str)>,
 }
 
 impl<'a> View<'a> {
@@ -68,7 +71,18 @@ impl<'a> View<'a> {
             .filter(|agent| reachable.contains(&**agent.id()))
             .map(|agent| (agent, Free::of(agent, ledger)))
             .collect();
-        View { nodes, led_ms: ledger.led() }
+        let on = |agent: &'a Agent| agent.strays().iter().map(|s| (s.task.job, &**agent.id()));
+        View { nodes, led_ms: ledger.led(), strays: ledger.agents().flat_map(on).collect() }
+    }
+
+    /// Whether a stray of that id is on some node.
+    pub fn taken(&self, id: JobId) -> bool {
+        self.strays.range((id, "")..).next().is_some_and(|(job, _)| *job == id)
+    }
+
+    /// Whether it is on that one.
+    pub fn taken_on(&self, id: JobId, agent: &Agent) -> bool {
+        !self.strays.is_empty() && self.strays.contains(&(id, &**agent.id()))
     }
 
     /// Whether any node could take anything: every task asks for a cpu at least.

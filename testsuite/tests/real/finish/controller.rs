@@ -353,3 +353,59 @@ fn a_controller_whose_file_system_was_rolled_back_runs_nothing_twice() {
     put_back(&mut split, roll_back);
     assert!(!split.controller.printed().contains("is a COPY"));
 }
+
+#[test]
+fn jobs_that_took_the_ids_of_living_strays_are_told_so_and_run_after_them() {
+    let mut split = Split::start(world!(), Pace::QUICK);
+    let dir = split.world.dir().to_owned();
+    let (data, copy) = (dir.join("controller"), dir.join("controller.older"));
+    let known = running_job(&split.world, &[], "a", 5);
+    let stop = |split: &mut Split| {
+        let (status, _) = split.controller.terminate(SOON);
+        assert!(status.success(), "{status}");
+    };
+    stop(&mut split);
+    fs::create_dir(&copy).expect("room for a copy");
+    copy_into(&data, &copy);
+    split.controller_again();
+    split.node_is_up();
+    // An end after the copy shows later that more was acknowledged than it has.
+    let_go(&split.world, "a");
+    split.world.must_end(known, End::code(5, "RUN -> EXIT exit-code 5"));
+    let strays = ["b", "c"].map(|name| running_job(&split.world, &[], name, 6));
+    stop(&mut split);
+    roll_back(&copy, &data);
+    split.agent.freeze();
+    split.controller_again();
+    // Before the node is heard nobody knows better than to give the ids again.
+    let [runs, cancelled] =
+        [("d", 7), ("e", 8)].map(|(name, code)| waiting_job(&split.world, &[], name, code));
+    assert_eq!([runs, cancelled], strays);
+    split.agent.thaw();
+    split.node_is_up();
+    let world = &split.world;
+    let told = world.ok(&["explain", &runs.to_string()]);
+    assert!(told.contains("Another job that has its id still runs on n1"), "{told}");
+    for job in [runs, cancelled] {
+        world.ok(&["release", &job.to_string()]);
+    }
+    let told = world.ok(&["explain", &runs.to_string()]);
+    assert!(told.contains(&format!("another job that has the id {runs} still runs")), "{told}");
+    assert!(told.contains("docket nodes --strays"), "{told}");
+    assert_eq!(world.show(runs)["substate"], "queued");
+    // It never started: nobody has to be asked to end it, and the stray goes on.
+    world.ok(&["cancel", &cancelled.to_string()]);
+    assert_eq!(world.show(cancelled)["reason"]["kind"], "cancelled");
+    assert!(alive(pid_of(world, "b")) && alive(pid_of(world, "c")));
+    // Jobs behind it are not held up, and the stray's end is not taken for its.
+    let other = running_job(world, &[], "f", 9);
+    for name in ["f", "b", "d", "c"] {
+        let_go(world, name);
+    }
+    world.must_end(other, End::code(9, "-> EXIT exit-code 9"));
+    let task = world.wait_end(runs);
+    assert_eq!((&task["exit_code"], &task["attempt"]), (&7.into(), &2.into()), "{task:#}");
+    for name in ["a", "b", "c", "d", "f"] {
+        assert_once(world, name);
+    }
+}

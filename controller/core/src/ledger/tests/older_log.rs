@@ -266,9 +266,11 @@ fn a_new_job_takes_neither_end_nor_run_of_a_forgotten_one_with_its_id() {
     assert_eq!((outcome.strays.len(), outcome.kill.len(), outcome.claimed), (1, 0, 0));
     for job in [reused, running] {
         world.hold(job, true, "look");
-        assert_eq!(world.assign_to(job, N1), Outcome::Assigned);
     }
-    world.facts_at(N1, 6, vec![end_of(reused), end_of(running)]);
+    assert_eq!(world.assign_to(reused, N1), Outcome::Assigned);
+    let stale = world.assign_to(running, N1);
+    assert!(matches!(&stale, Outcome::Stale { what } if what.contains("--strays")), "{stale:?}");
+    world.facts_at(N1, 6, vec![end_of(reused)]);
     assert_eq!(world.kind(reused), Kind::Dispatched, "however often it is told");
     let again = v1::ManifestItem {
         attempt: Some(attempt_ref(running, 1)),
@@ -278,6 +280,57 @@ fn a_new_job_takes_neither_end_nor_run_of_a_forgotten_one_with_its_id() {
     acknowledged_to(&mut world, 20);
     let outcome = judge(&mut world, vec![again]);
     assert_eq!((outcome.strays.len(), outcome.kill.len()), (1, 0), "nor is it killed later");
+}
+
+/// A stray, and a new job that waits under its id.
+fn with_a_stray_of_a_given_id() -> (World, JobId) {
+    let (mut world, _, _) = three_facts();
+    world.term(2);
+    let taken = world.submit();
+    acknowledged_to(&mut world, 20);
+    let item = v1::ManifestItem {
+        attempt: Some(attempt_ref(taken, 1)),
+        ..world.item(taken, Phase::Running)
+    };
+    assert_eq!(judge(&mut world, vec![item]).strays.len(), 1);
+    world.hold(taken, true, "look");
+    (world, taken)
+}
+
+#[test]
+fn a_job_whose_id_a_stray_has_waits_for_the_strays_end_and_runs_as_another_attempt() {
+    let (mut world, job) = with_a_stray_of_a_given_id();
+    assert!(matches!(world.assign_to(job, N1), Outcome::Stale { .. }));
+    world.facts_at(N1, 4, vec![end_of(job)]);
+    assert_eq!((world.kind(job), world.job(job).attempt()), (Kind::Queued, 2), "not its end");
+    assert_eq!(world.ledger.agent(N1).map(|agent| agent.strays().len()), Some(0));
+    assert_eq!(world.assign_to(job, N1), Outcome::Assigned);
+    world.facts_at(N1, 5, vec![end_of(job)]);
+    assert_eq!(world.kind(job), Kind::Dispatched, "nor if it is told again");
+}
+
+#[test]
+fn a_job_whose_id_a_stray_has_ends_at_once_when_it_is_cancelled() {
+    let (mut world, job) = with_a_stray_of_a_given_id();
+    world.cancel(job);
+    assert_eq!(world.reason(job), Some(ExitKind::Cancelled));
+}
+
+#[test]
+fn a_job_whose_id_a_stray_has_runs_on_another_node_and_holds_up_nobody() {
+    let (mut world, job) = with_a_stray_of_a_given_id();
+    let next = world.submit();
+    let up = |world: &World| world.ledger.agents_up();
+    let planned = |world: &World| -> Vec<(JobId, String)> {
+        let plan = crate::scheduler::plan(&world.ledger, &up(world), 10);
+        let pair = |p: &crate::scheduler::Placement| (p.attempt.task.job, p.agent_id.to_string());
+        plan.placements.iter().map(pair).collect()
+    };
+    assert_eq!(planned(&world), [(next, N1.to_owned())], "it asks the same, and comes later");
+    let told = world.task(job).message;
+    assert!(told.contains("another job that has the id") && told.contains("--strays"), "{told}");
+    world.node_up(N2, 1, "j2");
+    assert!(planned(&world).contains(&(job, N2.to_owned())), "{:?}", planned(&world));
 }
 
 #[test]
