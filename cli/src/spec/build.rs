@@ -1,7 +1,7 @@
 //! One submit request from the options, the work and the place where the submitter stands.
 
 use super::limits::check;
-use super::{SpecError, environment};
+use super::{SpecError, environment, own_entries};
 use crate::args::{Disconnect, JobOptions, OpenMode};
 use proto::v1;
 use std::ffi::{OsStr, OsString};
@@ -29,8 +29,8 @@ pub enum Work {
 pub struct Here {
     /// Where the submitter stands.
     pub dir: PathBuf,
-    /// The submitter's variables.
-    pub env: Vec<(OsString, OsString)>,
+    /// The submitter's variables, each as it was given: NAME=VALUE, or what is none.
+    pub env: Vec<OsString>,
     /// The submitter's umask.
     pub umask: Option<u32>,
     /// The submitter's soft limit of open files.
@@ -46,7 +46,7 @@ impl Here {
             dir => dir.unwrap_or_default(),
         };
         let nofile = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        Ok(Here { dir, env: std::env::vars_os().collect(), umask: umask(), nofile })
+        Ok(Here { dir, env: own_entries(), umask: umask(), nofile })
     }
 }
 

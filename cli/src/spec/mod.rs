@@ -8,7 +8,7 @@ mod limits;
 mod lines;
 
 pub use build::{Here, Work, build};
-pub use environment::environment;
+pub use environment::{environment, own_entries};
 pub use header::{Header, read_header};
 pub use limits::{BLOB_MAX_BYTES, SPEC_MAX_BYTES};
 pub use lines::read_line;
@@ -106,6 +106,18 @@ pub enum SpecError {
     /// Not a variable name.
     #[error("--env {0}: a variable is written NAME or NAME=VALUE")]
     BadVariable(String),
+    /// Two entries of the submitter's environment have one name.
+    #[error(
+        "your environment has `{0}` twice, and programs disagree on which one counts: unset it, give \
+         --env {0}=VALUE, or choose with --env-only or --clean-env"
+    )]
+    TwiceSet(String),
+    /// An entry of the submitter's environment that is no variable.
+    #[error(
+        "your environment has the entry `{0}`, which is no NAME=VALUE: start docket without it, or \
+         choose with --env-only or --clean-env"
+    )]
+    NoAssignment(String),
     /// The directory to run in cannot be named.
     #[error("the current directory is gone ({0}): cd somewhere, or give --dir")]
     NoDirectory(std::io::Error),

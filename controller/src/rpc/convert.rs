@@ -287,15 +287,20 @@ fn check_numbers(spec: &v1::JobSpec) -> Result<(), Invalid> {
     Ok(())
 }
 
+/// Each NAME=VALUE, each name once: of two a program would see the first or the last, as it likes.
 fn check_env(env: &v1::EnvBlob) -> Result<(), Invalid> {
+    let mut names = BTreeSet::new();
     env.vars.iter().try_for_each(|var| {
         c_string("environment variable", var, STRING_MAX_BYTES)?;
+        let shown = || format!("`{}`", String::from_utf8_lossy(&var[..var.len().min(60)]));
         match var.iter().position(|byte| *byte == b'=') {
-            Some(at) if at > 0 => Ok(()),
-            _ => {
-                let given = format!("`{}`", String::from_utf8_lossy(&var[..var.len().min(60)]));
-                Err(invalid("environment variable", given, "NAME=value"))
-            }
+            Some(at) if at > 0 && names.insert(&var[..at]) => Ok(()),
+            Some(at) if at > 0 => Err(invalid(
+                "environment variable",
+                format!("{} is the second", shown()),
+                "each name once",
+            )),
+            _ => Err(invalid("environment variable", shown(), "NAME=value")),
         }
     })
 }
@@ -492,6 +497,9 @@ mod tests {
         assert!(spec(|s| s.script = Some(vec![b'x'; SPEC_MAX_BYTES])).contains("at most 1048576"));
         let env = refusal(|r| r.env = Some(v1::EnvBlob { vars: vec![b"=x".to_vec()] }));
         assert_eq!(env, "environment variable: `=x`; allowed: NAME=value");
+        let twice = vec![b"A=1".to_vec(), b"AB=1".to_vec(), b"A=2".to_vec()];
+        let env = refusal(|r| r.env = Some(v1::EnvBlob { vars: twice }));
+        assert_eq!(env, "environment variable: `A=2` is the second; allowed: each name once");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! | property | file |
 //! |---|---|
 //! | the first commands, addresses, errors for people | `first_steps.rs` |
+//! | the submitter's environment, exact or refused | `environment.rs` |
 //! | true exit codes, signals and start failures | `ends.rs` |
 //! | each launch step fails in turn: by name, and by whose fault | `start_failures.rs` |
 //! | output and input, byte for byte | `streams.rs` |
@@ -26,6 +27,7 @@ mod directory_away;
 mod disk_full;
 mod durable;
 mod ends;
+mod environment;
 mod ffmpeg;
 mod finish;
 mod first_steps;
