@@ -1,12 +1,12 @@
 //! The `[controller]` section of the configuration (design 7): parsed once, at the edge, into typed
 //! values; unknown keys and values without a unit are refused.
 
-use crate::units::{UnitError, format_duration, format_size, parse_duration, parse_size};
 use proto::v1;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thiserror::Error;
+use units::{DurationError, SizeError, duration, exact_duration, exact_size, size};
 
 /// Values marked * in design 7 seed the ledger at bootstrap and are changed there afterwards.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -196,7 +196,7 @@ impl Config {
     /// value is in force.
     pub fn differences(&self, ledger: &v1::Policy) -> Vec<(&'static str, String, String)> {
         let mine = self.policy();
-        let d = |ms: u64| format_duration(Duration::from_millis(ms));
+        let d = |ms: u64| exact_duration(Duration::from_millis(ms));
         let n = |count: u64| count.to_string();
         let o = |ms: Option<u64>| ms.map_or_else(|| "none".to_owned(), d);
         let pairs = [
@@ -240,7 +240,7 @@ fn more(
     if value > least {
         return Ok(());
     }
-    let (value, bound_value) = (format_duration(value), format_duration(least));
+    let (value, bound_value) = (exact_duration(value), exact_duration(least));
     Err(ConfigError::TooSmall { key, value, bound, bound_value })
 }
 
@@ -264,16 +264,40 @@ impl Default for SnapshotEvery {
     }
 }
 
-impl std::str::FromStr for Retention {
-    type Err = UnitError;
+/// Why a value of two parts is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PartError {
+    /// Neither a duration nor a size.
+    #[error("`{text}` is no age ({age}) and no size ({size}): write for example 90d, 10GiB")]
+    NoRetention {
+        /// The part.
+        text: String,
+        /// Why it is no duration.
+        age: DurationError,
+        /// Why it is no size.
+        size: SizeError,
+    },
+    /// Neither a size nor a count of commands.
+    #[error(
+        "`{text}` is no distance between snapshots: write for example 256MiB or 1000000 commands"
+    )]
+    NoDistance {
+        /// The part.
+        text: String,
+    },
+}
 
-    fn from_str(text: &str) -> Result<Self, UnitError> {
+impl std::str::FromStr for Retention {
+    type Err = PartError;
+
+    fn from_str(text: &str) -> Result<Self, PartError> {
         let mut parsed = Retention::default();
         for part in parts(text) {
-            match parse_duration(part) {
-                Ok(age) => parsed.age = age,
-                Err(UnitError::NoUnit { .. }) | Err(UnitError::Malformed { .. }) => {
-                    parsed.bytes = parse_size(part)?;
+            match (duration(part), size(part)) {
+                (Ok(age), _) => parsed.age = age,
+                (_, Ok(bytes)) => parsed.bytes = bytes,
+                (Err(age), Err(size)) => {
+                    return Err(PartError::NoRetention { text: part.to_owned(), age, size });
                 }
             }
         }
@@ -282,24 +306,19 @@ impl std::str::FromStr for Retention {
 }
 
 impl std::str::FromStr for SnapshotEvery {
-    type Err = UnitError;
+    type Err = PartError;
 
-    fn from_str(text: &str) -> Result<Self, UnitError> {
+    fn from_str(text: &str) -> Result<Self, PartError> {
         let mut parsed = SnapshotEvery::default();
         for part in parts(text) {
-            match part.strip_suffix("commands").map(|count| count.trim().parse()) {
-                Some(Ok(count)) => parsed.commands = count,
-                Some(Err(_)) => return Err(malformed_every(part)),
-                None => parsed.bytes = parse_size(part)?,
+            let none = || PartError::NoDistance { text: part.to_owned() };
+            match part.strip_suffix("commands") {
+                Some(count) => parsed.commands = count.trim().parse().map_err(|_| none())?,
+                None => parsed.bytes = size(part).map_err(|_| none())?,
             }
         }
         Ok(parsed)
     }
-}
-
-fn malformed_every(text: &str) -> UnitError {
-    let example = "256MiB or 1000000 commands";
-    UnitError::Malformed { text: text.to_owned(), what: "snapshot interval", example }
 }
 
 /// `a, b` and `a or b`.
@@ -309,13 +328,13 @@ fn parts(text: &str) -> impl Iterator<Item = &str> {
 
 impl std::fmt::Display for Retention {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}, {}", format_duration(self.age), format_size(self.bytes))
+        write!(f, "{}, {}", exact_duration(self.age), exact_size(self.bytes))
     }
 }
 
 impl std::fmt::Display for SnapshotEvery {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} or {} commands", format_size(self.bytes), self.commands)
+        write!(f, "{} or {} commands", exact_size(self.bytes), self.commands)
     }
 }
 
@@ -341,11 +360,12 @@ mod human_duration {
     use super::*;
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        parse_duration(&String::deserialize(from)?).map_err(de::Error::custom)
+        let text = String::deserialize(from)?;
+        units::duration(&text).map_err(|why| de::Error::custom(format!("`{text}`: {why}")))
     }
 
     pub fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&format_duration(*duration))
+        to.serialize_str(&exact_duration(*duration))
     }
 }
 

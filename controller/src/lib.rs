@@ -18,7 +18,6 @@ mod controller;
 mod config;
 mod directory;
 mod repair;
-mod units;
 
 mod pump;
 mod since;
@@ -38,9 +37,8 @@ mod clock;
 mod failure;
 mod progress;
 
-pub use config::{Config, ConfigError, OnDisconnect, Retention, SnapshotEvery};
+pub use config::{Config, ConfigError, OnDisconnect, PartError, Retention, SnapshotEvery};
 pub use controller::{Claim, Controller, SnapshotRefused, StartError, claim, start, start_claimed};
 pub use directory::{DirectoryError, wal_dir};
 pub use repair::{Repair, RepairError};
 pub use rpc::{Caller, REASON_KEY, ShutdownRequest, Sources, user_name};
-pub use units::{UnitError, format_duration, format_size, parse_duration, parse_size};

@@ -14,17 +14,26 @@ const FUNCTION_MAX: usize = 70;
 const TEST_FUNCTION_MAX: usize = 100;
 
 /// Our crates: folder, package, and what of ours each may depend on (design: crates and rooms).
-const CRATES: [(&str, &str, &[&str]); 9] = [
+const CRATES: [(&str, &str, &[&str]); 10] = [
     ("proto", "proto", &[]),
+    ("units", "units", &[]),
     ("wal", "wal", &[]),
     ("controller/core", "docket-core", &["proto"]),
-    ("controller", "controller", &["docket-core", "proto", "wal"]),
+    ("controller", "controller", &["docket-core", "proto", "units", "wal"]),
     ("worker-agent/core", "worker-agent-core", &["proto"]),
-    ("worker-agent", "worker-agent", &["worker-agent-core", "proto", "wal"]),
+    ("worker-agent", "worker-agent", &["worker-agent-core", "proto", "units", "wal"]),
     (
         "cli",
         "cli",
-        &["controller", "worker-agent", "docket-core", "worker-agent-core", "proto", "wal"],
+        &[
+            "controller",
+            "worker-agent",
+            "docket-core",
+            "worker-agent-core",
+            "proto",
+            "units",
+            "wal",
+        ],
     ),
     (
         "testsuite",

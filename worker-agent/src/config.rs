@@ -1,12 +1,12 @@
 //! The `[agent]` section of the configuration (design 7): parsed once, at the edge, into typed
 //! values; unknown keys and values without a unit are refused.
 
-use crate::units::{format_duration, format_size, parse_duration, parse_size};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
+use units::{exact_duration, exact_size, size};
 
 /// What an agent is told. Options and environment are laid over the file before this is read.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -103,7 +103,7 @@ impl Config {
         }
         let sane = Duration::from_millis(10)..=Duration::from_secs(3600);
         if !sane.contains(&self.heartbeat_interval) {
-            return Err(ConfigError::Interval(format_duration(self.heartbeat_interval)));
+            return Err(ConfigError::Interval(exact_duration(self.heartbeat_interval)));
         }
         if self.cpus == Some(0) {
             return Err(ConfigError::NoCpus);
@@ -123,7 +123,7 @@ impl Config {
 impl RunSpace {
     fn parse(text: &str) -> Result<Self, String> {
         let Some(percent) = text.strip_suffix('%') else {
-            return parse_size(text).map(RunSpace::Bytes);
+            return size(text).map(RunSpace::Bytes).map_err(|why| format!("`{text}`: {why}"));
         };
         match percent.parse() {
             Ok(share @ 1..=100) => Ok(RunSpace::Percent(share)),
@@ -142,7 +142,7 @@ impl Serialize for RunSpace {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self {
             RunSpace::Percent(share) => to.serialize_str(&format!("{share}%")),
-            RunSpace::Bytes(bytes) => to.serialize_str(&format_size(*bytes)),
+            RunSpace::Bytes(bytes) => to.serialize_str(&exact_size(*bytes)),
         }
     }
 }
@@ -151,11 +151,12 @@ mod human_duration {
     use super::*;
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        parse_duration(&String::deserialize(from)?).map_err(de::Error::custom)
+        let text = String::deserialize(from)?;
+        units::duration(&text).map_err(|why| de::Error::custom(format!("`{text}`: {why}")))
     }
 
     pub fn serialize<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&format_duration(*value))
+        to.serialize_str(&exact_duration(*value))
     }
 }
 
@@ -163,11 +164,12 @@ mod human_size {
     use super::*;
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
-        parse_size(&String::deserialize(from)?).map_err(de::Error::custom)
+        let text = String::deserialize(from)?;
+        units::size(&text).map_err(|why| de::Error::custom(format!("`{text}`: {why}")))
     }
 
     pub fn serialize<S: Serializer>(value: &u64, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&format_size(*value))
+        to.serialize_str(&exact_size(*value))
     }
 }
 

@@ -18,7 +18,6 @@ mod retention;
 mod rights;
 mod session;
 mod state_file;
-mod units;
 mod wire;
 
 pub mod keeper;

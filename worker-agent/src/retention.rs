@@ -2,7 +2,6 @@
 //! the oldest finished attempts go first. Attempts that the keeper still holds are never touched.
 
 use crate::config::RunSpace;
-use crate::units::{format_duration, format_size};
 use proto::{AttemptId, JobId, TaskId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirEntry, OpenOptions};
@@ -10,6 +9,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+use units::{exact_duration, exact_size};
 
 /// Files younger than this stay whatever the limits: their attempt may have begun after the keeper
 /// was asked what it holds.
@@ -120,7 +120,7 @@ fn in_words(line: &str, now: SystemTime) -> String {
     });
     match parts {
         Some((why, ago)) => {
-            format!("{} ago: {why}", format_duration(Duration::from_secs(ago.as_secs())))
+            format!("{} ago: {why}", exact_duration(Duration::from_secs(ago.as_secs())))
         }
         None => format!("at a time that is not on record: {line}"),
     }
@@ -128,12 +128,12 @@ fn in_words(line: &str, now: SystemTime) -> String {
 
 fn reason(limits: &Limits, age: Duration, files: u64, bytes: u64, space: u64) -> Option<String> {
     if age > limits.keep {
-        return Some(format!("older than run_retention = {}", format_duration(limits.keep)));
+        return Some(format!("older than run_retention = {}", exact_duration(limits.keep)));
     }
     if files > limits.files {
         return Some(format!("more than run_files = {}", limits.files));
     }
-    (bytes > space).then(|| format!("more than run_space allows ({})", format_size(space)))
+    (bytes > space).then(|| format!("more than run_space allows ({})", exact_size(space)))
 }
 
 fn space_bytes(runs: &Path, space: RunSpace) -> io::Result<u64> {

@@ -70,7 +70,7 @@ pub struct ListArgs {
     #[arg(long, value_name = "GLOB")]
     pub name: Option<String>,
     /// Also jobs that ended within this time
-    #[arg(long, value_name = "DUR", allow_negative_numbers = true, default_value = "1h", value_parser = parse::positive_duration)]
+    #[arg(long, value_name = "DUR", allow_negative_numbers = true, default_value = "1h", value_parser = units::positive_duration)]
     pub since: Duration,
     /// Columns to print [default: id,name,user,state,time,cpus,node,reason]
     #[arg(long, value_name = "COLS", value_delimiter = ',', value_enum)]
@@ -129,7 +129,7 @@ pub struct WaitArgs {
     #[arg(required = true, value_name = "ID", value_parser = parse::task_id)]
     pub ids: Vec<TaskId>,
     /// Give up after this time with exit code 124 [default: never]
-    #[arg(long, value_name = "DUR", allow_negative_numbers = true, value_parser = parse::duration)]
+    #[arg(long, value_name = "DUR", allow_negative_numbers = true, value_parser = units::duration)]
     pub timeout: Option<Duration>,
     /// Return when the first of them has ended, and print its id [default: when all have]
     #[arg(long)]

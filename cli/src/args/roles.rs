@@ -21,13 +21,13 @@ pub struct UpArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub cpus: Option<u32>,
     /// Memory to offer, such as 64G [default: the machine's]
-    #[arg(long, value_name = "SIZE", value_parser = parse::size)]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub mem: Option<u64>,
     /// Return when it serves, and leave it running; its log is DIR/up.log
     #[arg(long)]
     pub background: bool,
     /// End after this time without jobs and clients [default: never]
-    #[arg(long, value_name = "DUR", allow_negative_numbers = true, value_parser = parse::positive_duration)]
+    #[arg(long, value_name = "DUR", allow_negative_numbers = true, value_parser = units::positive_duration)]
     pub idle_exit: Option<Duration>,
     /// Configuration file [default: DOCKET_CONFIG, ~/.config/docket/docket.toml, /etc/docket/docket.toml]
     #[arg(long, value_name = "FILE")]
@@ -91,7 +91,7 @@ pub struct AgentArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub cpus: Option<u32>,
     /// Memory to offer, such as 64G [default: the machine's]
-    #[arg(long, value_name = "SIZE", value_parser = parse::size)]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub mem: Option<u64>,
     /// A label of the node; may be repeated
     #[arg(long, value_name = "K=V", value_parser = parse::label)]

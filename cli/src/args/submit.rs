@@ -53,10 +53,10 @@ pub struct JobOptions {
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub cpus: u32,
     /// Memory to reserve, such as 2G or 512M [default: none reserved]
-    #[arg(long, value_name = "SIZE", value_parser = parse::size)]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub mem: Option<u64>,
     /// Wall time after which it is ended, such as 90s, 1h30m or 01:30:00 [default: no limit]
-    #[arg(short, long, value_name = "DUR", allow_negative_numbers = true, value_parser = parse::positive_duration)]
+    #[arg(short, long, value_name = "DUR", allow_negative_numbers = true, value_parser = units::positive_duration)]
     pub time: Option<Duration>,
     /// Directory to run in [default: where you stand]
     #[arg(short = 'D', long, value_name = "DIR")]
@@ -104,7 +104,7 @@ pub struct JobOptions {
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "0", action = clap::ArgAction::Set)]
     pub success_codes: Vec<u8>,
     /// Time between SIGTERM and SIGKILL [default: the node's, 10s]
-    #[arg(long, value_name = "DUR", allow_negative_numbers = true, value_parser = parse::duration)]
+    #[arg(long, value_name = "DUR", allow_negative_numbers = true, value_parser = units::duration)]
     pub kill_grace: Option<Duration>,
     /// A note for people, shown by `show`
     #[arg(long, value_name = "TEXT")]

@@ -6,12 +6,12 @@ use super::outcome::exit_code_of_all;
 use super::stuck::with_word;
 use crate::args::WaitArgs;
 use crate::failure::Failure;
-use crate::parse::exact_duration;
 use crate::render::escape::line;
 use crate::render::{task_line, verdict};
 use crate::say::{note, print};
 use proto::v1::Task;
 use std::collections::BTreeMap;
+use units::exact_duration;
 
 /// Most jobs in one request; the server's limit.
 const JOBS_MAX: usize = 10_000;

@@ -2,7 +2,7 @@
 
 use super::keys::SECTIONS;
 use super::{ConfigError, Key, Kind};
-use crate::parse::{exact_duration, exact_size, nearest};
+use crate::parse::nearest;
 use crate::render::SettingRow;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
+use units::{exact_duration, exact_size};
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -264,12 +265,12 @@ fn checked(kind: Kind, value: Value) -> Result<Value, String> {
         Kind::Text => text(value).map(Value::String),
         Kind::Duration => {
             let text = text(value).unwrap_or_else(|number| number);
-            let time = crate::parse::duration(&text).map_err(|error| format!("{text}: {error}"))?;
+            let time = units::duration(&text).map_err(|error| format!("{text}: {error}"))?;
             Ok(Value::String(exact_duration(time)))
         }
         Kind::Size => {
             let text = text(value).unwrap_or_else(|number| number);
-            let bytes = crate::parse::size(&text).map_err(|error| format!("{text}: {error}"))?;
+            let bytes = units::size(&text).map_err(|error| format!("{text}: {error}"))?;
             Ok(Value::String(exact_size(bytes)))
         }
         Kind::Count => match value {

@@ -1,9 +1,6 @@
-//! What people type, read strictly: a text with two readings is refused with both (design 7, Formats).
+//! Names and numbers that people type, read strictly (design 7, Formats); durations and sizes are read
+//! by the crate `units`.
 
-mod duration;
-mod size;
 mod words;
 
-pub use duration::{duration, exact_duration, positive_duration};
-pub use size::{exact_size, size};
 pub use words::{label, nearest, signal, signal_name, state, task_id};

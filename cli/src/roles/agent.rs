@@ -7,9 +7,9 @@ use crate::client::{Address, Places};
 use crate::config::Settings;
 use crate::exit;
 use crate::failure::Failure;
-use crate::parse::exact_size;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
+use units::exact_size;
 use worker_agent::Connector;
 
 /// An agent ends within 2 s of its stop.

@@ -8,7 +8,6 @@ use super::{RoleError, data_dir, ending};
 use crate::args::UpArgs;
 use crate::client::{Address, Client, SOCKET, dial_in};
 use crate::failure::Failure;
-use crate::parse::{exact_duration, exact_size};
 use crate::render::quantity::date_time;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -23,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
+use units::{exact_duration, exact_size};
 
 /// Name of the log in the data directory.
 const LOG: &str = "up.log";

@@ -10,9 +10,9 @@ use crate::client::{Places, default_data_dir};
 use crate::config::Settings;
 use crate::exit;
 use crate::failure::Failure;
-use crate::parse::exact_size;
 use crate::say::{note, print};
 use std::path::{Path, PathBuf};
+use units::exact_size;
 
 /// Runs a node here, or starts one in the background.
 pub fn up(places: &Places, args: &UpArgs) -> Result<u8, Failure> {

@@ -1,12 +1,12 @@
 //! `docket show`: one job in full, and what to type next.
 
 use super::paint;
-use crate::parse::exact_size;
 use crate::render::escape::{bytes_line, command, line, width};
 use crate::render::layout::wrap;
 use crate::render::quantity as q;
 use crate::render::{View, reason, task_id};
 use proto::v1::{Rusage, Task};
+use units::exact_size;
 
 /// Where the values begin.
 const INDENT: usize = 13;

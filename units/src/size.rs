@@ -1,4 +1,4 @@
-//! Sizes: `2G` is 2 GiB; a bare number is refused.
+//! Sizes: `2G` and `2GiB` are 2·2³⁰ bytes; a bare number and `2GB` are refused.
 
 /// Why a text is no size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

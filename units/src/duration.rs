@@ -173,6 +173,46 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// The table of times in `docs/units.md`: what is written, and what that is said to mean.
+    fn documented() -> Vec<(String, String)> {
+        let text = include_str!("../../docs/units.md");
+        let table = text.split_once("| text | means |\n|---|---|\n").expect("the table").1;
+        let rows = table.lines().take_while(|line| line.starts_with('|'));
+        let cells = |row: &str| {
+            let mut cells = row.trim_matches('|').split('|').map(|cell| cell.trim().to_owned());
+            let text = cells.next().unwrap();
+            (text.trim_matches('`').replace("(nothing)", ""), cells.next().unwrap())
+        };
+        rows.map(cells).collect()
+    }
+
+    #[test]
+    fn the_documented_table_is_what_is_read() {
+        let rows = documented();
+        for (text, means) in &rows {
+            match means.split_once(" s") {
+                Some((seconds, rest)) if seconds.bytes().all(|b| b.is_ascii_digit()) => {
+                    let time = Duration::from_secs(seconds.parse().unwrap());
+                    assert_eq!(duration(text), Ok(time), "{text}");
+                    let limit = positive_duration(text);
+                    assert_eq!(limit.is_err(), rest.contains("no limit of a job"), "{text}");
+                }
+                _ => {
+                    let said = duration(text).unwrap_err().to_string();
+                    assert!(means.starts_with("refused"), "{text}: {means}");
+                    for hint in means.split('`').skip(1).step_by(2) {
+                        assert!(said.contains(hint), "{text}: `{hint}` is missing in: {said}");
+                    }
+                }
+            }
+        }
+        for text in
+            ["90", "4:00", "1:2:3", "2-12", "0", "0s", "-1", "1e9", "INFINITE", "UNLIMITED", ""]
+        {
+            assert!(rows.iter().any(|(row, _)| row == text), "{text:?} is not in the table");
+        }
+    }
+
     fn seconds(text: &str) -> Result<u64, DurationError> {
         duration(text).map(|d| d.as_secs())
     }
