@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use testsuite::heavy_world;
 use testsuite::patience::{LATER, SOON, wait_until};
 use testsuite::skip::{program, skipped};
-use testsuite::world::World;
+use testsuite::world::{Role, World};
 
 /// Kills in the crash test.
 const ROUNDS: usize = 50;
@@ -71,6 +71,52 @@ fn can_trace() -> bool {
             .is_ok_and(|status| status.success())
 }
 
+/// The system calls of one process, its threads included, in the order in which they happened.
+struct Trace {
+    strace: std::process::Child,
+    file: std::path::PathBuf,
+}
+
+impl Trace {
+    /// Begins to watch a process for `calls`.
+    fn of(world: &World, pid: i32, calls: &str) -> Trace {
+        let (file, said) = (world.file("trace"), world.file("strace.err"));
+        let strace = Command::new("strace")
+            .args(["-f", "-ttt", "-s", "65536", "-e", &format!("trace={calls}")])
+            .args(["-p", &pid.to_string(), "-o"])
+            .arg(&file)
+            .stderr(std::fs::File::create(&said).unwrap())
+            .spawn()
+            .unwrap();
+        wait_until("strace is attached", SOON, || {
+            std::fs::read_to_string(&said).is_ok_and(|text| text.contains("attached"))
+        });
+        Trace { strace, file }
+    }
+
+    /// Lets the process go; gives the lines.
+    fn end(mut self) -> Vec<String> {
+        let strace = rustix::process::Pid::from_child(&self.strace);
+        rustix::process::kill_process(strace, rustix::process::Signal::INT).unwrap();
+        self.strace.wait().unwrap();
+        let text = std::fs::read(&self.file).unwrap();
+        String::from_utf8_lossy(&text).lines().map(str::to_owned).collect()
+    }
+}
+
+/// The first line from `from` on that holds.
+#[track_caller]
+fn place(lines: &[String], what: &str, from: usize, holds: impl Fn(&str) -> bool) -> usize {
+    let found = lines[from..].iter().position(|line| holds(line));
+    let missing = || panic!("no {what} after line {from} of the trace\n{}", lines.join("\n"));
+    from + found.unwrap_or_else(missing)
+}
+
+/// An fdatasync that has succeeded.
+fn is_synced(line: &str) -> bool {
+    (line.contains("fdatasync(") || line.contains("fdatasync resumed")) && line.ends_with("= 0")
+}
+
 #[test]
 fn a_submit_is_on_disk_before_it_is_acknowledged() {
     if !can_trace() {
@@ -82,46 +128,52 @@ fn a_submit_is_on_disk_before_it_is_acknowledged() {
     // A blocker keeps the marked job queued: whatever is written, is written for its submit.
     let blocker = world.submit_sh(&[], "while :; do sleep 0.2; done");
     world.wait_state(blocker, "RUN");
-    let trace = world.file("trace");
-    let calls = "trace=read,readv,recvfrom,recvmsg,pwritev,pwritev2,pwrite64,write,writev,\
-                 fdatasync,fsync";
-    let mut strace = Command::new("strace")
-        .args(["-f", "-ttt", "-s", "65536", "-e", calls, "-p", &node.pid().to_string(), "-o"])
-        .arg(&trace)
-        .stderr(std::fs::File::create(world.file("strace.err")).unwrap())
-        .spawn()
-        .unwrap();
-    wait_until("strace is attached", SOON, || {
-        std::fs::read_to_string(world.file("strace.err"))
-            .is_ok_and(|text| text.contains("attached"))
-    });
+    let calls =
+        "read,readv,recvfrom,recvmsg,pwritev,pwritev2,pwrite64,write,writev,fdatasync,fsync";
+    let trace = Trace::of(&world, node.pid(), calls);
     let mark = "marked-job-7f3a";
     world.submit(&["-J", mark, "--", "true"]);
     let acknowledged = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .expect("the clock is past 1970")
         .as_secs_f64();
-    rustix::process::kill_process(
-        rustix::process::Pid::from_child(&strace),
-        rustix::process::Signal::INT,
-    )
-    .unwrap();
-    strace.wait().unwrap();
-    let text = String::from_utf8_lossy(&std::fs::read(&trace).unwrap()).into_owned();
-    let lines: Vec<&str> = text.lines().collect();
-    let place = |what: &str, from: usize, holds: &dyn Fn(&str) -> bool| {
-        let found = lines[from..].iter().position(|line| holds(line));
-        from + found.unwrap_or_else(|| panic!("no {what} after line {from} of the trace\n{text}"))
-    };
-    let received = place("request", 0, &|line| {
+    let lines = trace.end();
+    let received = place(&lines, "request", 0, |line| {
         line.contains(mark) && ["read", "recv"].iter().any(|call| line.contains(call))
     });
     let written =
-        place("log write", received, &|line| line.contains(mark) && line.contains("write"));
-    let synced = place("fdatasync", written, &|line| {
-        (line.contains("fdatasync(") || line.contains("fdatasync resumed")) && line.ends_with("= 0")
+        place(&lines, "log write", received, |line| line.contains(mark) && line.contains("write"));
+    let synced = place(&lines, "fdatasync", written, is_synced);
+    assert!(stamp(&lines[synced]) < acknowledged, "the acknowledgement came before the disk");
+}
+
+#[test]
+fn an_acceptance_is_on_disk_before_its_process_is_born() {
+    if !can_trace() {
+        let test = "an_acceptance_is_on_disk_before_its_process_is_born";
+        return skipped(test, "strace is missing or not allowed");
+    }
+    let world = heavy_world!();
+    let _node = world.up(1);
+    // A first job: whatever the keeper does once only, it has done.
+    assert_eq!(world.docket(&["run", "--", "true"]).code, Some(0));
+    let keeper = world.find(Role::Keeper).expect("a node has a keeper");
+    let calls = "pwritev,pwritev2,pwrite64,write,writev,fdatasync,fsync,clone,clone3,fork,vfork";
+    let trace = Trace::of(&world, keeper.pid, calls);
+    let mark = "marked-job-7f3a.out";
+    let job = world.submit(&["-o", mark, "--", "true"]);
+    let task = world.wait_end(job);
+    let lines = trace.end();
+    assert_eq!((&task["state"], &task["attempt"]), (&"DONE".into(), &1.into()), "{task:#}");
+    let written = place(&lines, "acceptance in the journal", 0, |line| {
+        line.contains(mark) && line.contains("pwrite")
     });
-    assert!(stamp(lines[synced]) < acknowledged, "the acknowledgement came before the disk");
+    let synced = place(&lines, "fdatasync", written, is_synced);
+    let born = place(&lines, "birth of a process", 0, |line| {
+        let births = ["clone(", "clone3(", "fork("];
+        births.iter().any(|call| line.contains(call)) && !line.contains("CLONE_THREAD")
+    });
+    assert!(synced < born, "line {born} comes before {synced}:\n{}", lines.join("\n"));
 }
 
 #[test]
