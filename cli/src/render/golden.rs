@@ -81,6 +81,7 @@ fn failed_prep() -> Task {
         whole_tree: true,
         peak_bytes: Some(212 << 20),
         oom_kills: 0,
+        oom_of_node: false,
     });
     task.stdout_bytes = 1230;
     task.stderr_bytes = 88;
@@ -207,6 +208,13 @@ fn show_says_what_nobody_counted_and_what_the_kernel_killed() {
     assert_eq!(value["usage"]["peak_memory_bytes"], 212 << 20);
     assert_eq!(value["rusage"]["max_rss_bytes"], 150 << 20, "as before");
     assert_eq!(json(&pending_big())["usage"], serde_json::Value::Null);
+
+    assert!(!text.contains("its node had no memory left"), "{text}");
+    done.rusage = done.rusage.map(|used| Rusage { oom_of_node: true, ..used });
+    let text = table().show(std::slice::from_ref(&done));
+    fits(&text);
+    assert!(text.contains("its node had no memory left"), "{text}");
+    assert_eq!(json(&done)["usage"]["oom_of_node"], true);
 }
 
 #[test]

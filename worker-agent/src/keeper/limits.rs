@@ -61,6 +61,9 @@ pub(super) trait Version: Sync {
     fn limit(&self, dir: &Path, resource: Resource, amount: u64) -> io::Result<()>;
     /// Processes of this cgroup that the kernel ever killed for memory.
     fn oom_kills(&self, dir: &Path) -> u64;
+    /// Times that the memory limit of this cgroup, or of one below it, was reached. A kill without
+    /// that came from above: all of the machine, or a cgroup around docket's, had no memory left.
+    fn limit_hits(&self, dir: &Path) -> Option<u64>;
     /// Most memory that this cgroup ever used at once, page cache included.
     fn peak_bytes(&self, dir: &Path) -> Option<u64>;
 }
@@ -101,6 +104,11 @@ impl Version for V2 {
 
     fn oom_kills(&self, dir: &Path) -> u64 {
         field(&dir.join("memory.events"), "oom_kill").unwrap_or(0)
+    }
+
+    /// Not `max`: at the limit pages are given back first, and that may be enough.
+    fn limit_hits(&self, dir: &Path) -> Option<u64> {
+        field(&dir.join("memory.events"), "oom")
     }
 
     fn peak_bytes(&self, dir: &Path) -> Option<u64> {
@@ -149,6 +157,11 @@ impl Version for V1 {
 
     fn oom_kills(&self, dir: &Path) -> u64 {
         field(&dir.join("memory.oom_control"), "oom_kill").unwrap_or(0)
+    }
+
+    /// Counts as well what giving pages back was enough for: v1 has nothing nearer.
+    fn limit_hits(&self, dir: &Path) -> Option<u64> {
+        number(&dir.join("memory.failcnt"))
     }
 
     fn peak_bytes(&self, dir: &Path) -> Option<u64> {
@@ -218,6 +231,7 @@ impl Controllers {
             oom_kills: memory.map_or(0, |place| place.version.oom_kills(&place.dir(slot))),
             user_us: field(&cpu, "user_usec"),
             system_us: field(&cpu, "system_usec"),
+            limit_hits: memory.and_then(|place| place.version.limit_hits(&place.dir(slot))),
         }
     }
 

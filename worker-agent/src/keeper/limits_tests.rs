@@ -19,7 +19,8 @@ const V2_FILES: [(&str, &str); 8] = [
 ];
 
 /// Files of the v1 hierarchies, the same.
-const V1_MEMORY: [(&str, &str); 5] = [
+const V1_MEMORY: [(&str, &str); 6] = [
+    ("memory.failcnt", "61\n"),
     ("memory.limit_in_bytes", "9223372036854771712\n"),
     ("memory.memsw.limit_in_bytes", "9223372036854771712\n"),
     ("memory.max_usage_in_bytes", "49999872\n"),
@@ -153,13 +154,15 @@ fn what_a_tree_used_is_read_as_each_version_counts_it() {
     let base = recorded.base("memory\n");
     let v2 = Controllers::find(&base, &recorded.hierarchies());
     let slot = recorded.cgroup("unified/docket-1/s0", &V2_FILES);
-    let counts = SlotCounts { oom_kills: 1, user_us: Some(500), system_us: Some(230) };
+    let counts =
+        SlotCounts { oom_kills: 1, user_us: Some(500), system_us: Some(230), limit_hits: Some(2) };
     assert_eq!(v2.counts(&slot), counts, "oom_kill is neither oom nor oom_group_kill");
     assert_eq!(v2.peak_bytes(&slot), Some(51_380_224));
 
     let base = recorded.base("");
     let v1 = Controllers::find(&base, &recorded.with_v1());
-    assert_eq!(v1.counts(&slot), SlotCounts { oom_kills: 3, ..counts }, "and not oom_kill_disable");
+    let counts_of_v1 = SlotCounts { oom_kills: 3, limit_hits: Some(61), ..counts };
+    assert_eq!(v1.counts(&slot), counts_of_v1, "and not oom_kill_disable");
     assert_eq!(v1.peak_bytes(&slot), Some(49_999_872));
 
     // A kernel before 5.19 has no peak.
@@ -167,6 +170,33 @@ fn what_a_tree_used_is_read_as_each_version_counts_it() {
     assert_eq!(v2.peak_bytes(&slot), None);
     let nobody = Controllers::default();
     assert_eq!((nobody.counts(&slot).oom_kills, nobody.peak_bytes(&slot)), (0, None));
+}
+
+/// The same trees after the kernel had killed in them because the whole machine was out of memory: it
+/// counts the kill in the cgroup of whom it killed, and the limit that was reached where that is.
+#[test]
+fn a_kill_for_the_memory_of_the_whole_machine_reaches_no_limit_of_its_cgroup() {
+    let recorded = Recorded::new();
+    let events = "low 0\nhigh 0\nmax 0\noom 0\noom_kill 1\noom_group_kill 0\n";
+    let slot = recorded.cgroup("unified/docket-1/s0", &V2_FILES);
+    fs::write(slot.join("memory.events"), events).unwrap();
+    let v2 = Controllers::find(&recorded.base("memory\n"), &recorded.hierarchies());
+    let counts = v2.counts(&slot);
+    assert_eq!((counts.oom_kills, counts.limit_hits), (1, Some(0)));
+
+    let base = recorded.base("");
+    let hierarchies = recorded.with_v1();
+    let v1 = Controllers::find(&base, &hierarchies);
+    let files = [
+        ("memory.failcnt", "0\n"),
+        ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"),
+    ];
+    recorded.cgroup("memory/own/docket-1/s0", &files);
+    let counts = v1.counts(&slot);
+    assert_eq!((counts.oom_kills, counts.limit_hits), (1, Some(0)));
+    // A kernel that does not tell: nothing is said of the node then.
+    fs::write(slot.join("memory.events"), "oom_kill 1\n").unwrap();
+    assert_eq!(v2.counts(&slot).limit_hits, None);
 }
 
 #[test]

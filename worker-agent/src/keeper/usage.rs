@@ -42,6 +42,8 @@ fn with_counts(
     peak_bytes: Option<u64>,
 ) -> Rusage {
     let oom_kills = after.oom_kills.saturating_sub(before.oom_kills);
+    // Where one of the counts is not known, the limit is taken to be the cause, as ever.
+    let hit = before.limit_hits.zip(after.limit_hits).is_none_or(|(before, after)| after > before);
     let since = |after: Option<u64>, before: Option<u64>| Some(after?.saturating_sub(before?));
     let times = since(after.user_us, before.user_us).zip(since(after.system_us, before.system_us));
     let (user_us, system_us) = times.unwrap_or((waited.user_us, waited.system_us));
@@ -51,6 +53,7 @@ fn with_counts(
         whole_tree: times.is_some(),
         peak_bytes,
         oom_kills: u32::try_from(oom_kills).unwrap_or(u32::MAX),
+        oom_of_node: oom_kills > 0 && !hit,
         ..waited
     }
 }
@@ -66,12 +69,18 @@ mod tests {
         whole_tree: false,
         peak_bytes: None,
         oom_kills: 0,
+        oom_of_node: false,
     };
 
     #[test]
     fn the_counts_of_earlier_attempts_are_left_out() {
-        let before = SlotCounts { oom_kills: 2, user_us: Some(100), system_us: Some(200) };
-        let after = SlotCounts { oom_kills: 3, user_us: Some(150), system_us: Some(260) };
+        let times = |user, system| SlotCounts {
+            user_us: Some(user),
+            system_us: Some(system),
+            ..SlotCounts::default()
+        };
+        let before = SlotCounts { oom_kills: 2, ..times(100, 200) };
+        let after = SlotCounts { oom_kills: 3, ..times(150, 260) };
         let used = with_counts(WAITED, &before, &after, Some(99));
         let expected = Rusage {
             user_us: 50,
@@ -82,6 +91,25 @@ mod tests {
             ..WAITED
         };
         assert_eq!(used, expected);
+    }
+
+    #[test]
+    fn a_kill_without_a_limit_that_was_reached_is_the_nodes() {
+        let counts =
+            |oom_kills, limit_hits| SlotCounts { oom_kills, limit_hits, ..SlotCounts::default() };
+        for (what, before, after, of_node) in [
+            ("its own limit", counts(0, Some(0)), counts(1, Some(2)), false),
+            ("no limit of its own", counts(0, Some(0)), counts(1, Some(0)), true),
+            ("one that an earlier attempt reached", counts(1, Some(4)), counts(2, Some(4)), true),
+            ("reached, and nobody was killed", counts(1, Some(1)), counts(1, Some(3)), false),
+            ("nothing at all", counts(1, Some(1)), counts(1, Some(1)), false),
+            ("noted by an older keeper", counts(0, None), counts(1, Some(0)), false),
+            ("a kernel that does not count", counts(0, None), counts(1, None), false),
+        ] {
+            let used = with_counts(WAITED, &before, &after, None);
+            assert_eq!(used.oom_of_node, of_node, "{what}");
+            assert_eq!(u64::from(used.oom_kills), after.oom_kills - before.oom_kills, "{what}");
+        }
     }
 
     #[test]

@@ -93,6 +93,7 @@ struct UsageJson {
     max_rss_bytes: u64,
     peak_memory_bytes: Option<u64>,
     oom_kills: u32,
+    oom_of_node: bool,
 }
 
 impl From<&Task> for TaskJson {
@@ -184,6 +185,7 @@ impl From<&Rusage> for UsageJson {
             max_rss_bytes: used.max_rss_bytes,
             peak_memory_bytes: used.peak_bytes,
             oom_kills: used.oom_kills,
+            oom_of_node: used.oom_of_node,
         }
     }
 }

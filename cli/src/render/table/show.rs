@@ -152,10 +152,14 @@ fn left_out(used: &Rusage) -> &'static str {
 }
 
 fn killed_for_memory(used: &Rusage) -> String {
+    let whose = match used.oom_of_node {
+        true => "\n             its node had no memory left: it had not reached a limit of its own",
+        false => "",
+    };
     match used.oom_kills {
         0 => String::new(),
-        1 => "  memory     the kernel killed 1 process of it for memory\n".to_owned(),
-        n => format!("  memory     the kernel killed {n} processes of it for memory\n"),
+        1 => format!("  memory     the kernel killed 1 process of it for memory{whose}\n"),
+        n => format!("  memory     the kernel killed {n} processes of it for memory{whose}\n"),
     }
 }
 
