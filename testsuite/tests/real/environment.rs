@@ -8,6 +8,7 @@ use testsuite::world::{Ran, World, finish};
 
 /// Starts `docket ARGS…` with just these entries as its environment, which no shell or library would
 /// make: as they are, in this order.
+#[allow(unsafe_code)]
 fn docket_with_entries(world: &World, args: &[&str], entries: &[&[u8]]) -> Ran {
     let text = |bytes: &[u8]| CString::new(bytes).unwrap();
     let program = text(world.exe().as_os_str().as_encoded_bytes());
@@ -18,14 +19,12 @@ fn docket_with_entries(world: &World, args: &[&str], entries: &[&[u8]]) -> Ran {
     let replace = move || Err(exec(&program, &args, &entries));
     // SAFETY: between fork and exec only `execve` is called, which is async-signal-safe; its arguments
     // were made before.
-    #[allow(unsafe_code)]
-    unsafe {
-        command.pre_exec(replace)
-    };
+    unsafe { command.pre_exec(replace) };
     finish(command, &[])
 }
 
 /// Replaces this process; gives why it could not.
+#[allow(unsafe_code)]
 fn exec(program: &CStr, args: &[CString], entries: &[CString]) -> std::io::Error {
     // At most 64 of each: nothing may be allocated between fork and exec.
     let mut lists = [[std::ptr::null(); 64]; 2];
@@ -33,10 +32,7 @@ fn exec(program: &CStr, args: &[CString], entries: &[CString]) -> std::io::Error
         list.iter_mut().zip(strings).take(63).for_each(|(to, text)| *to = text.as_ptr());
     }
     // SAFETY: both lists end with a null and point to strings that outlive the call.
-    #[allow(unsafe_code)]
-    unsafe {
-        libc::execve(program.as_ptr(), lists[0].as_ptr(), lists[1].as_ptr())
-    };
+    unsafe { libc::execve(program.as_ptr(), lists[0].as_ptr(), lists[1].as_ptr()) };
     std::io::Error::last_os_error()
 }
 
