@@ -409,6 +409,20 @@ pub(crate) fn fault(step: Step, error: &io::Error, path: &[u8]) -> StartFailure 
     StartFailure { node_fault: true, ..failed(step, error, path) }
 }
 
+/// The child was killed at the step where it stood: by somebody, or by the kernel for want of memory. That
+/// is not the job's fault, of which nothing ran.
+pub(super) fn killed(report: &Report, signal: u32) -> StartFailure {
+    let step = Step::from_raw(report.step.load(Relaxed)).name();
+    let by = if signal == 0 { "killed".to_owned() } else { format!("killed by signal {signal}") };
+    StartFailure {
+        step: step.into(),
+        errno: libc::EINTR,
+        message: format!("{step}: {by} before the job's program was executed"),
+        node_fault: true,
+        ..StartFailure::default()
+    }
+}
+
 /// Nothing starts in a data directory that is not in its place.
 pub(super) fn directory_gone(data: &Path) -> StartFailure {
     let step = "data-directory";

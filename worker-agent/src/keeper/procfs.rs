@@ -18,9 +18,22 @@ pub(crate) struct Stat {
     pub parent: u32,
     pub session: u32,
     pub start_ticks: u64,
+    /// The kernel's flags of the task, as of <linux/sched.h>.
+    pub flags: u64,
 }
 
+/// It exits, or has.
+const PF_EXITING: u64 = 0x4;
+/// Forked, but no exec yet. The parent that waits for an exec is woken a moment before this is cleared.
+const PF_FORKNOEXEC: u64 = 0x40;
+
 impl Stat {
+    /// It ended before it executed anything: not even the first instruction of a program ran.
+    pub(crate) fn ended_before_exec(&self) -> bool {
+        let ends = self.flags & PF_EXITING != 0 || self.is_zombie();
+        ends && self.flags & PF_FORKNOEXEC != 0
+    }
+
     /// By a signal, or by a debugger.
     pub(crate) fn is_stopped(&self) -> bool {
         matches!(self.state, b'T' | b't')
@@ -55,6 +68,7 @@ fn parse_stat(text: &[u8]) -> Option<Stat> {
         parent: fields.get(1)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,
         start_ticks: fields.get(19)?.parse().ok()?,
+        flags: fields.get(6)?.parse().ok()?,
     })
 }
 
@@ -105,12 +119,28 @@ pub(crate) fn cmdline(pid: u32) -> Vec<u8> {
 mod tests {
     use super::*;
 
+    const LINE: &[u8] = b"42 (a) S 9 (b) T 7 42 41 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 777 1 2\n";
+
     #[test]
     fn a_name_with_brackets_and_blanks_does_not_move_the_fields() {
-        let line = b"42 (a) S 9 (b) T 7 42 41 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 777 1 2\n";
-        let stat = parse_stat(line).unwrap();
+        let stat = parse_stat(LINE).unwrap();
         assert_eq!((stat.pid, stat.state, stat.parent, stat.session), (42, b'T', 7, 41));
-        assert_eq!(stat.start_ticks, 777);
+        assert_eq!((stat.start_ticks, stat.flags), (777, 4_194_560));
+    }
+
+    #[test]
+    fn a_task_that_exits_without_an_exec_is_told_from_one_that_is_on_its_way_or_had_its_exec() {
+        let stat = |state, flags| Stat { state, flags, ..parse_stat(LINE).unwrap() };
+        let cases = [
+            (stat(b'R', PF_FORKNOEXEC), false),
+            (stat(b'R', PF_FORKNOEXEC | PF_EXITING), true),
+            (stat(b'Z', PF_FORKNOEXEC), true),
+            (stat(b'Z', PF_EXITING), false),
+            (stat(b'R', 0), false),
+        ];
+        for (stat, never) in cases {
+            assert_eq!(stat.ended_before_exec(), never, "{stat:?}");
+        }
     }
 
     #[test]

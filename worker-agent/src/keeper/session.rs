@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     fn stat(pid: u32, parent: u32, session: u32) -> Stat {
-        Stat { pid, state: b'S', parent, session, start_ticks: u64::from(pid) }
+        Stat { pid, state: b'S', parent, session, start_ticks: u64::from(pid), flags: 0 }
     }
 
     fn snapshot(stats: &[Stat]) -> Snapshot {

@@ -17,10 +17,10 @@ use super::child::{self, Report, Step};
 use super::clone::{self, ChildStack};
 use super::identity;
 use super::outputs::{self, Measure, Measured};
-use super::plan::{Prepared, fault};
+use super::plan::{self, Prepared, fault};
 use super::procfs;
 use super::spawner::Desk;
-use super::sys;
+use super::sys::{self, Waited};
 use super::upgrade::{Candidacy, Candidate};
 
 /// Starts that may wait for the spawner; beyond it a run is refused for now, since what waits is
@@ -173,6 +173,14 @@ impl Hand {
             // It has ended, or is about to: reaped here, so that the loop never hears of it.
             let _ = sys::wait_for(child.pid);
             return Err(prepared.failure(order, &self.progress.report));
+        }
+        if procfs::stat(child.pid).is_some_and(|stat| stat.ended_before_exec()) {
+            // Killed on its way by somebody else: nothing of the job ran.
+            let signal = match sys::wait_for(child.pid) {
+                Ok(Waited::Ended(reaped)) => reaped.status & 0x7f,
+                Ok(Waited::Running | Waited::NoChild) | Err(_) => 0,
+            };
+            return Err(plan::killed(&self.progress.report, signal));
         }
         debug_assert!(child.in_cgroup || slot.is_none() || !prepared.plan.join.is_empty());
         Ok(self.started(order, child, start_wall_ms))

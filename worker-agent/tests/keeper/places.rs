@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use proto::v1::journal_record::Kind;
 use proto::v1::{JournalRecord, KillCause, Phase, finish_fact::End};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::fuse::Fuse;
 use crate::runner::Test;
@@ -18,6 +19,7 @@ pub const TESTS: &[Test] = &[
     ("an_output_on_a_mount_that_hangs_is_told_and_goes_on_when_it_answers", goes_on),
     ("an_output_on_a_mount_that_hangs_fails_by_name_when_it_is_aborted", aborted),
     ("a_start_that_hangs_in_open_can_be_cancelled", cancelled),
+    ("a_child_that_is_killed_before_its_exec_never_started", killed_before_exec),
     ("others_start_and_end_while_starts_hang_in_open", others_go_on),
     ("more_hung_starts_than_threads_are_told_and_all_go_on_when_the_mount_answers", too_many_hang),
     ("a_thousand_running_jobs_end_with_their_own_codes_and_cost_little", thousand),
@@ -163,6 +165,48 @@ fn cancelled() {
         }
         serves_again(&mut world);
         assert!(world.job_processes().is_empty(), "{mode:?}");
+    }
+}
+
+/// The one child of a process that has not ended.
+fn only_child(parent: u32) -> u32 {
+    let parent_of = |pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let mut words = stat.rsplit(") ").next()?.split(' ');
+        let state = words.next()?;
+        (state != "Z").then(|| words.next().and_then(|word| word.parse::<u32>().ok())).flatten()
+    };
+    wait_for("one child", || {
+        let all = fs::read_dir("/proc").unwrap().flatten();
+        let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let children: Vec<u32> = pids.filter(|pid| parent_of(pid) == Some(parent)).collect();
+        match children[..] {
+            [child] => Some(child),
+            _ => None,
+        }
+    })
+}
+
+/// Somebody, or the kernel for want of memory, kills the child that stands in a step of its start: nothing
+/// of the job ran, so it was not started, and it is not the job's fault.
+fn killed_before_exec() {
+    for mode in [Mode::Best, Mode::Marks] {
+        let mut world = World::new(mode);
+        let Some((fuse, job)) = hanging(&mut world) else { return };
+        let child = only_child(world.welcome.pid);
+        kill_process(Pid::from_raw(child as i32).unwrap(), Signal::KILL).unwrap();
+        // Only then does the kernel let it end.
+        fuse.answers();
+        let finish = world.finish_of(&job);
+        let Some(End::StartFailure(failure)) = &finish.end else {
+            panic!("{mode:?}: {finish:?} {}", world.log())
+        };
+        assert_eq!((failure.step.as_str(), failure.node_fault), ("stdout", true), "{failure:?}");
+        assert!(failure.message.contains("killed by signal 9"), "{failure:?}");
+        assert_eq!(finish.start, None, "{mode:?}: it never started");
+        let started = |record: &JournalRecord| matches!(&record.kind, Some(Kind::Started(s)) if s.attempt == Some(job.attempt_ref()));
+        assert!(!world.journal_records().iter().any(|(_, record)| started(record)), "{mode:?}");
+        serves_again(&mut world);
     }
 }
 
