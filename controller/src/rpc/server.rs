@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::proposer::{Accepted, Pending, ProposerHandle};
 use crate::pump::{PumpHandle, View};
 use crate::raft::Node;
-use docket_core::ledger::{Job, Ledger};
+use docket_core::ledger::{Job, Ledger, Rejection};
 use docket_core::scheduler::Reach;
 use futures::{Stream, StreamExt as _};
 use proto::{JobId, v1};
@@ -228,7 +228,10 @@ pub fn found(ledger: &Ledger, id: JobId) -> Result<&Job, Status> {
     match ledger.job(id) {
         Some(job) => Ok(job),
         None if ledger.evicted(id) => Err(status::evicted(id.0)),
-        None => Err(status::no_such_job(id.0, ledger.next_job_id().0 - 1)),
+        None => Err(match ledger.find(id) {
+            Err(stray @ Rejection::Stray { .. }) => status::rejected(&stray),
+            _ => status::no_such_job(id.0, ledger.next_job_id().0 - 1),
+        }),
     }
 }
 

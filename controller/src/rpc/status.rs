@@ -121,6 +121,7 @@ pub fn rejected(rejection: &Rejection) -> Status {
     let (code, reason) = match rejection {
         Rejection::QueueFull { .. } => (Code::ResourceExhausted, "queue-full"),
         Rejection::NoSuchJob { .. } => (Code::NotFound, "no-such-job"),
+        Rejection::Stray { .. } => (Code::NotFound, "stray"),
         Rejection::Evicted { .. } => (Code::NotFound, "evicted"),
         Rejection::NotOwner { .. } | Rejection::NotAdmin => (Code::PermissionDenied, "not-allowed"),
         Rejection::AlreadyTerminal { .. } => (Code::FailedPrecondition, "already-ended"),

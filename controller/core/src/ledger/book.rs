@@ -191,12 +191,21 @@ impl Ledger {
         self.gave(id) && self.job(id).is_none()
     }
 
+    /// Name of a node that runs an attempt of that id, of which this log knows nothing.
+    fn node_of_stray(&self, id: JobId) -> Option<&str> {
+        let runs = |agent: &&Agent| agent.strays().iter().any(|stray| stray.task.job == id);
+        self.agents().find(runs).map(|agent| agent.name())
+    }
+
     /// The job of that id, or why there is none.
     pub fn find(&self, id: JobId) -> Result<&Job, Rejection> {
         match self.job(id) {
             Some(job) => Ok(job),
             None if self.evicted(id) => Err(Rejection::Evicted { job: id }),
-            None => Err(Rejection::NoSuchJob { job: id, newest: JobId(self.next_job_id.0 - 1) }),
+            None => Err(match self.node_of_stray(id) {
+                Some(node) => Rejection::Stray { job: id, node: node.to_owned() },
+                None => Rejection::NoSuchJob { job: id, newest: JobId(self.next_job_id.0 - 1) },
+            }),
         }
     }
 

@@ -22,6 +22,9 @@ pub(super) const STDERR_TAIL_MAX: usize = 4096;
 /// a row doubles it up to the second value, so that it cannot swallow a queue.
 const FAULT_BACKOFF_MS: (u64, u64) = (1_000, 300_000);
 
+/// Who cancelled what this log never heard was to be cancelled.
+const FORGOTTEN: &str = "somebody whom this log forgot";
+
 /// Who reports, in which session, from which journal.
 pub(super) struct Reporter {
     pub agent: Arc<str>,
@@ -384,7 +387,10 @@ impl Ledger {
 
     fn finish(&mut self, by: &Reporter, id: JobId, fact: &v1::FinishFact) {
         let Some(job) = self.jobs.job(id) else { return };
-        let cancelled_by = job.cancel().map(|cancel| cancel.by.name.clone());
+        // Who asked may be known to the part of the log alone that is lost since it was assigned.
+        let older = job.grant().is_some_and(|grant| grant.generation < self.generation);
+        let forgotten = || older.then(|| FORGOTTEN.to_owned());
+        let cancelled_by = job.cancel().map(|cancel| cancel.by.name.clone()).or_else(forgotten);
         let verdict = judge(fact, &job.spec().success_codes, cancelled_by.as_deref());
         let overwrites = Mutant::TerminalOverwritten.active();
         if let Some(ended) = job.state.ended().filter(|_| !overwrites) {

@@ -162,6 +162,18 @@ pub enum Rejection {
         /// The newest id given.
         newest: JobId,
     },
+    /// A node runs something under that id, which another part of the log gave, or another log.
+    #[error(
+        "no job {job} in this log, but {node} runs one of that id that the log forgot, a stray: nothing \
+         here may end it; docket nodes --strays lists them, and whoever owns it ends it on {node}: its \
+         processes have DOCKET_JOB_ID={job} in their environment"
+    )]
+    Stray {
+        /// What was asked for.
+        job: JobId,
+        /// The node's name.
+        node: String,
+    },
     /// The job ended and left the ledger.
     #[error("job {job} has ended and is no longer in the ledger")]
     Evicted {

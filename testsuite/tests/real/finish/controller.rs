@@ -313,6 +313,10 @@ fn put_back(split: &mut Split, put: fn(&Path, &Path)) {
         assert_ne!(shown.code, Some(0), "{}", shown.describe());
         assert!(!shown.err().contains("has ended"), "{}", shown.describe());
     }
+    // Whoever wants to end it is told what it is and how.
+    let refused = world.docket(&["cancel", &alive_still.to_string()]);
+    assert_eq!(refused.code, Some(66), "{}", refused.describe());
+    assert!(refused.err().contains("a stray: nothing here may end it"), "{}", refused.describe());
     assert!(alive(pid_of(world, "f")), "nobody may kill what this log forgot");
     let strays = world.ok(&["nodes", "--strays"]);
     assert!(strays.contains(&alive_still.to_string()), "{strays}");

@@ -5,7 +5,7 @@ use super::world::*;
 use crate::ledger::{
     FactsLost, IDS_PER_GENERATION, Kind, Ledger, ManifestOutcome, Outcome, Rejection, Session,
 };
-use proto::v1::{self, ExitKind, Phase, command::Kind as Command, fact};
+use proto::v1::{self, ExitKind, Phase, command::Kind as Command, fact, finish_fact};
 use proto::{JobId, Seq};
 
 /// The agent comes back in a new term; its journal begins at `first` and ends below `next`.
@@ -358,4 +358,40 @@ fn the_id_of_a_forgotten_job_that_still_runs_is_not_given_again() {
     let image = bytes(&world.ledger.freeze());
     let thawed = Ledger::thaw(image.iter().cloned()).expect("the image is whole");
     assert_eq!(bytes(&thawed.freeze()), image);
+}
+
+fn cancelled_there(world: &World, job: JobId) -> fact::Kind {
+    let mut finish = world.finish_fact(job, finish_fact::End::WaitStatus(15));
+    finish.set_killed_for(v1::KillCause::Cancel);
+    fact::Kind::Finish(finish)
+}
+
+#[test]
+fn a_cancel_that_the_lost_part_of_the_log_knew_is_not_told_as_the_nodes_own() {
+    let (mut world, runs) = forgetful();
+    let before = world.item(runs, Phase::Running);
+    judge(&mut world, vec![before]);
+    let finish = cancelled_there(&world, runs);
+    world.facts_at(N1, 4, vec![finish]);
+    assert_eq!(world.reason(runs), Some(ExitKind::Cancelled));
+    assert_eq!(world.task(runs).message, "cancelled by somebody whom this log forgot (signal 15)");
+    // Where nothing was lost nobody but the node itself can have done it.
+    let mut world = World::with_node();
+    let job = world.running();
+    let finish = cancelled_there(&world, job);
+    world.facts(N1, vec![finish]);
+    assert_eq!(world.task(job).message, "cancelled by its node (signal 15)");
+}
+
+#[test]
+fn who_asks_for_a_job_that_is_a_stray_is_told_what_it_is_and_how_it_ends() {
+    let (mut world, runs) = forgetful();
+    let (running, stray) = (world.item(runs, Phase::Running), JobId(40));
+    let item = v1::ManifestItem { attempt: Some(attempt_ref(stray, 1)), ..running };
+    judge(&mut world, vec![running, item]);
+    let told = world.ledger.find(stray).expect_err("it is not known").to_string();
+    assert!(told.starts_with("no job 40 in this log, but n1 runs one of that id"), "{told}");
+    assert!(told.contains("docket nodes --strays"), "{told}");
+    let other = Rejection::NoSuchJob { job: JobId(41), newest: world.submit() };
+    assert_eq!(world.ledger.find(JobId(41)), Err(other), "of others nothing is known");
 }
