@@ -1,5 +1,6 @@
 //! The fuzz target's body on real logs (`fuzz/seeds`: one of a controller, one of a keeper, both cut
-//! behind their last frame) and on many changed copies of them.
+//! behind their last frame), on what fuzzing kept (`fuzz/corpus-kept`), and on many changed copies of the
+//! logs; see `docs/fuzzing.md`.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../fuzz/body.rs"]
@@ -73,6 +74,17 @@ fn real_logs_are_whole_and_stay_so_with_fresh_checksums() {
         for how in 0..4 {
             body::judge(&[&[how], seed.as_slice()].concat());
         }
+    }
+}
+
+#[test]
+fn what_fuzzing_kept_is_judged() {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus-kept");
+    let kept: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(kept.len() >= 10, "{} inputs", kept.len());
+    for path in kept {
+        eprintln!("{}", path.display()); // shown if it fails
+        body::judge(&std::fs::read(path).unwrap());
     }
 }
 
