@@ -6,7 +6,7 @@ use crate::directory::{Directory, DirectoryError, Identity, Known};
 use crate::failure::Failure;
 use crate::http::{self, Pages};
 use crate::metrics::Live;
-use crate::progress::{Progress, Replay, Unit};
+use crate::progress::{Applied, Progress, Replay, Unit};
 use crate::proposer::{self, ProposerHandle, ProposerParts, Queues};
 use crate::pump::{self, PumpHandle, PumpParts, SnapshotDue};
 use crate::raft::{
@@ -162,6 +162,7 @@ pub async fn start_claimed(
         metrics: metrics.clone(),
         replay,
     };
+    let applied = parts.replay.position();
     let (pump, pump_thread) = pump::start(ledger, parts)?;
     let options = node_options(&config, &identity);
     let held_snapshots = Arc::downgrade(&snapshots);
@@ -185,7 +186,7 @@ pub async fn start_claimed(
     tasks.spawn(
         stop_all.clone().run_until_cancelled_owned(end_waiting(failure.clone(), stop_all.clone())),
     );
-    until_serving(serving, &failure, &node).await?;
+    until_serving(serving, &failure, goes_on(node.clone(), applied)).await?;
     warn_of_differences(&config, &pump).await;
     let snapshots = held_snapshots;
     let parts = Parts { node, pump, proposer, metrics, tasks, stop_all, failure, snapshots };
@@ -321,12 +322,13 @@ fn first_cause(failure: &Failure, error: StartError) -> StartError {
     failure.reason().map_or(error, |why| StartError::NotServing { why })
 }
 
-/// Waits for the first entry of a term. Where the disk has no room for it, that lasts until there is
-/// some: a start that gave up would only be tried again.
+/// Waits for the first entry of a term, which is applied behind the whole log. `goes_on` says whether
+/// the start is under way for another reason than an election: a start that gave up would only begin
+/// again, and for ever so if it takes longer than that.
 async fn until_serving(
     mut serving: watch::Receiver<Option<u64>>,
     failure: &Failure,
-    node: &Node,
+    mut goes_on: impl FnMut() -> bool,
 ) -> Result<(), StartError> {
     let why = loop {
         let led = tokio::time::timeout(SERVING_TIMEOUT, serving.wait_for(Option::is_some));
@@ -336,15 +338,27 @@ async fn until_serving(
             led = led => match led {
                 Ok(Ok(_)) => return Ok(()),
                 Ok(Err(_)) => break "its proposer ended".to_owned(),
-                Err(_) if node.log_room() == LogRoom::Used => {
-                    tracing::warn!("the start waits for room on the disk of the log");
-                }
+                Err(_) if goes_on() => {}
                 Err(_) => break format!("it found no majority within {SERVING_TIMEOUT:?}"),
             },
         }
     };
     // The proposer may have ended for a reason that was told since this was last polled.
     Err(first_cause(failure, StartError::NotServing { why }))
+}
+
+/// Whether a start that does not serve yet goes on: it waits for room on the disk of its log, or it
+/// has applied more of it since it was last asked.
+fn goes_on(node: Node, applied: Applied) -> impl FnMut() -> bool {
+    let mut seen = applied.position();
+    move || {
+        let before = std::mem::replace(&mut seen, applied.position());
+        let waits = node.log_room() == LogRoom::Used;
+        if waits {
+            tracing::warn!("the start waits for room on the disk of the log");
+        }
+        waits || seen != before
+    }
 }
 
 /// The ledger's values are in force; a file that says otherwise must not mislead its reader.

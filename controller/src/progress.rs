@@ -1,6 +1,8 @@
 //! How far a start is: a line each 5 s, so that a long one is never taken for a hang. A start reads
 //! the newest snapshot, then the log, then applies the entries behind the snapshot.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Time between two lines, and before the first.
@@ -77,16 +79,34 @@ pub struct Replay {
     from: Option<u64>,
     /// Position of the newest committed entry.
     to: u64,
+    applied: Applied,
+}
+
+/// The position that was applied last, for who waits for the end of a start.
+#[derive(Clone, Default)]
+pub struct Applied(Arc<AtomicU64>);
+
+impl Applied {
+    /// Where it stands; 0 before the first entry.
+    pub fn position(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl Replay {
     /// A replay up to position `to`.
     pub fn of(progress: Progress, to: u64) -> Replay {
-        Replay { progress, from: None, to }
+        Replay { progress, from: None, to, applied: Applied::default() }
+    }
+
+    /// Follows this replay and what comes behind it.
+    pub fn position(&self) -> Applied {
+        self.applied.clone()
     }
 
     /// The entry at `position` is applied.
     pub fn applied(&mut self, position: u64) {
+        self.applied.0.store(position, Ordering::Relaxed);
         if position > self.to {
             return;
         }
@@ -136,8 +156,6 @@ impl Stage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU64, Ordering};
 
     /// A start whose clock, in milliseconds, is set by hand.
     fn by_hand() -> (Progress, Arc<AtomicU64>) {
@@ -197,6 +215,7 @@ mod tests {
             half,
             "starting: applying the log: 50% (1000 of 2000 entries), 200 entries/s, about 5 s left"
         );
+        assert_eq!(replay.position().position(), 2000);
         let told = replay.progress.told;
         ms.store(60_000, Ordering::Relaxed);
         replay.applied(3001);

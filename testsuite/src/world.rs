@@ -279,7 +279,8 @@ impl World {
         }
         args.extend(more.iter().map(OsStr::new));
         let mut daemon = self.start(&args);
-        daemon.wait_for_line("docket is up");
+        // Behind a long log even a start of a release build takes long on a busy machine.
+        daemon.wait_for_line_within("docket is up", LATER);
         daemon
     }
 

@@ -63,3 +63,27 @@ fn a_start_fails_with_what_ended_the_process_and_else_with_what_it_met() {
     let told = first_cause(&failure, met()).to_string();
     assert!(told.contains("entry at 7") && !told.contains("stopping"), "{told}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_start_that_goes_on_may_take_longer_than_an_election() {
+    let failure = Failure::default();
+    let begin = tokio::time::Instant::now();
+    // Three looks find it further on, the fourth does not.
+    let (_term, serving) = watch::channel(None);
+    let mut looks = 0;
+    let stuck = until_serving(serving, &failure, || {
+        looks += 1;
+        looks < 4
+    });
+    let error = stuck.await.unwrap_err().to_string();
+    assert!(error.contains("no majority"), "{error}");
+    assert_eq!((looks, begin.elapsed()), (4, SERVING_TIMEOUT * 4));
+    // It serves while it goes on.
+    let (term, serving) = watch::channel(None);
+    let later = async {
+        tokio::time::sleep(SERVING_TIMEOUT * 9).await;
+        term.send_replace(Some(1));
+    };
+    let (served, ()) = tokio::join!(until_serving(serving, &failure, || true), later);
+    assert!(served.is_ok());
+}

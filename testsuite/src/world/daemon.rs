@@ -47,7 +47,13 @@ impl Daemon {
     /// Waits until it has printed this.
     #[track_caller]
     pub fn wait_for_line(&mut self, text: &str) {
-        wait_until(&format!("the daemon prints {text:?}"), SOON, || {
+        self.wait_for_line_within(text, SOON);
+    }
+
+    /// The same for what takes longer.
+    #[track_caller]
+    pub fn wait_for_line_within(&mut self, text: &str, limit: Duration) {
+        wait_until(&format!("the daemon prints {text:?}"), limit, || {
             self.must_live();
             self.printed().contains(text)
         });
