@@ -172,6 +172,7 @@ impl Agent {
             resources,
             heartbeat_interval_ms: ms(config.heartbeat_interval),
             kill_grace_ms: ms(config.kill_grace),
+            output_max_bytes: config.output_max,
             runs_dir: claim.runs().as_os_str().as_bytes().to_vec(),
             own_uid: rustix::process::geteuid().as_raw(),
             own_gid: rustix::process::getegid().as_raw(),

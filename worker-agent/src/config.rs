@@ -8,6 +8,9 @@ use std::time::Duration;
 use thiserror::Error;
 use units::{exact_duration, exact_size, size};
 
+/// Smallest `output_max`.
+const OUTPUT_MAX_LEAST_BYTES: u64 = 64 << 10;
+
 /// What an agent is told. Options and environment are laid over the file before this is read.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
@@ -41,7 +44,8 @@ pub struct Config {
     pub run_space: RunSpace,
     /// How many files they may be.
     pub run_files: u64,
-    /// Bytes of one output that are kept.
+    /// Bytes of one output in the run directory that are kept: of a longer one its first quarter
+    /// and its end.
     #[serde(with = "human_size")]
     pub output_max: u64,
     /// Whether an agent of root runs jobs of root (design 5).
@@ -69,6 +73,9 @@ pub enum ConfigError {
     /// A node that offers no cpu runs nothing.
     #[error("`cpus` is 0: a node must offer at least one")]
     NoCpus,
+    /// What is cut lies at whole pages, and what is kept must be worth reading.
+    #[error("`output_max` is {0}: it must be at least {least}", least = exact_size(OUTPUT_MAX_LEAST_BYTES))]
+    OutputMax(String),
 }
 
 impl Default for Config {
@@ -107,6 +114,9 @@ impl Config {
         }
         if self.cpus == Some(0) {
             return Err(ConfigError::NoCpus);
+        }
+        if self.output_max < OUTPUT_MAX_LEAST_BYTES {
+            return Err(ConfigError::OutputMax(exact_size(self.output_max)));
         }
         Ok(())
     }
@@ -226,6 +236,15 @@ mod tests {
         assert_eq!(config.check(), Err(ConfigError::NoData));
         assert_eq!(config.run_space, RunSpace::Percent(20));
         assert!(!config.node_name().is_empty());
+    }
+
+    #[test]
+    fn a_bound_of_outputs_that_keeps_nothing_is_refused_by_name() {
+        let config: Config = toml::from_str("data = \"/d\"\noutput_max = \"64KiB\"").unwrap();
+        assert_eq!(config.check(), Ok(()));
+        let config: Config = toml::from_str("data = \"/d\"\noutput_max = \"63KiB\"").unwrap();
+        let said = config.check().unwrap_err().to_string();
+        assert_eq!(said, "`output_max` is 63K: it must be at least 64K");
     }
 
     #[test]

@@ -9,6 +9,7 @@
 mod agent;
 mod claim;
 mod config;
+mod cut;
 mod home;
 mod inventory;
 mod keeper_client;

@@ -263,10 +263,11 @@ async fn finish(
     client: &Client,
     job: u64,
     sink: Sink,
-    copied: Option<Result<(), CopyError>>,
+    copied: Option<Result<u64, CopyError>>,
 ) -> Result<Copied, Failure> {
     let why = match copied {
-        Some(Ok(()) | Err(CopyError::Stopped)) => None,
+        Some(Ok(0) | Err(CopyError::Stopped)) => None,
+        Some(Ok(cut)) => Some(format!("{cut} bytes of it were cut out before they were read")),
         Some(Err(CopyError::Client(error))) => Some(error.to_string()),
         None => Some("its node does not answer".to_owned()),
     };

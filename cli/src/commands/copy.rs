@@ -20,19 +20,27 @@ pub enum CopyError {
     Stopped,
 }
 
+impl From<Stopped> for CopyError {
+    fn from(Stopped: Stopped) -> Self {
+        CopyError::Stopped
+    }
+}
+
 impl From<ClientError> for CopyError {
     fn from(error: ClientError) -> Self {
         CopyError::Client(error)
     }
 }
 
-/// Copies until the server says that this was the last byte.
+/// Copies until the server says that this was the last byte; gives how many bytes between the first
+/// and the last were not there any more. Each such place is told where it is, on stderr.
 pub async fn copy(
     client: &mut Client,
     mut request: LogsRequest,
     sink: &Sink,
     patience: Patience,
-) -> Result<(), CopyError> {
+) -> Result<u64, CopyError> {
+    let mut all_cut = 0;
     let mut backoff = Backoff::new(patience, note);
     loop {
         let lost = match open(client, &request).await {
@@ -46,11 +54,16 @@ pub async fn copy(
                     Ok(Some(piece)) => {
                         backoff.reset();
                         let end = piece.end;
+                        let (begin, cut) = (request.offset, cut_before(&request, &piece));
+                        if cut > 0 {
+                            all_cut += cut;
+                            sink.remark(cut_note(begin.max(piece.offset - cut), cut)).await?;
+                        }
                         if let Some(bytes) = take(&mut request, piece) {
-                            sink.write(bytes).await.map_err(|Stopped| CopyError::Stopped)?;
+                            sink.write(bytes).await?;
                         }
                         if end {
-                            return Ok(());
+                            return Ok(all_cut);
                         }
                     }
                 }
@@ -58,6 +71,23 @@ pub async fn copy(
         };
         backoff.failed(client, &lost).await?;
     }
+}
+
+/// Bytes that the reader misses before this piece, since its node took them out.
+fn cut_before(request: &LogsRequest, piece: &LogPiece) -> u64 {
+    // The first piece of a tail says where the tail begins.
+    if request.tail_lines.is_some() {
+        return piece.cut.min(piece.offset);
+    }
+    piece.cut.min(piece.offset.saturating_sub(request.offset))
+}
+
+fn cut_note(begin: u64, bytes: u64) -> String {
+    format!(
+        "{bytes} bytes are cut out here, from byte {begin} to {}: the output grew over its node's \
+         output_max",
+        begin + bytes
+    )
 }
 
 /// The new bytes of a piece; from here on the request asks for what follows them.
@@ -88,7 +118,7 @@ mod tests {
     use super::*;
 
     fn piece(offset: u64, data: &[u8]) -> LogPiece {
-        LogPiece { offset, data: Bytes::copy_from_slice(data), end: false }
+        LogPiece { offset, data: Bytes::copy_from_slice(data), ..LogPiece::default() }
     }
 
     #[test]
@@ -99,8 +129,26 @@ mod tests {
         assert_eq!(take(&mut request, piece(0, b"ab")), None);
         assert_eq!(request.offset, 5);
         // A hole in the middle of an output that was too long: offsets stay.
-        assert_eq!(take(&mut request, piece(100, b"z")), Some(Bytes::from_static(b"z")));
+        let cut = LogPiece { cut: 95, ..piece(100, b"z") };
+        assert_eq!(cut_before(&request, &cut), 95);
+        assert_eq!(take(&mut request, cut), Some(Bytes::from_static(b"z")));
         assert_eq!(request.offset, 101);
+    }
+
+    #[test]
+    fn what_was_cut_is_counted_once_and_from_where_the_reader_is() {
+        let request = LogsRequest { offset: 70, ..LogsRequest::default() };
+        let cut = LogPiece { cut: 95, ..piece(100, b"z") };
+        assert_eq!(cut_before(&request, &cut), 30, "told before the stream broke");
+        assert_eq!(cut_before(&LogsRequest { offset: 100, ..request }, &cut), 0);
+        assert_eq!(
+            cut_before(&LogsRequest { tail_lines: Some(1), offset: 0, ..request }, &cut),
+            95
+        );
+        // The last words of a job whose node is away: what is before them is not cut.
+        assert_eq!(cut_before(&request, &piece(900, b"xy")), 0);
+        let said = cut_note(5, 95);
+        assert!(said.starts_with("95 bytes are cut out here, from byte 5 to 100:"), "{said}");
     }
 
     #[test]
@@ -125,7 +173,8 @@ mod tests {
         let mut client = fake.serve();
         let (sink, read) = to_pipe();
         let request = LogsRequest { job: 1, follow: true, ..LogsRequest::default() };
-        copy(&mut client, request, &sink, Patience::ENDLESS).await.unwrap();
+        let cut = copy(&mut client, request, &sink, Patience::ENDLESS).await.unwrap();
+        assert_eq!(cut, 0);
         sink.close().await.unwrap();
         assert_eq!(std::io::read_to_string(read).unwrap(), "abcde");
         assert_eq!(fake.0.lock().unwrap().offsets, [0, 3, 3]);

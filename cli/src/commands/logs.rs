@@ -28,7 +28,7 @@ pub async fn logs(context: &Context, args: &LogsArgs) -> Result<u8, Failure> {
     // What is known was worth printing, whatever came then.
     sink.close().await?;
     match copied {
-        Ok(()) | Err(CopyError::Stopped) => Ok(exit::DONE),
+        Ok(_) | Err(CopyError::Stopped) => Ok(exit::DONE),
         Err(CopyError::Client(error)) => Err(error.into()),
     }
 }

@@ -1,6 +1,7 @@
 //! A job's output on its way to stdout or stderr: byte-exact, in flat memory. A thread of its own
 //! writes, so that a reader that is slow or stuck never blocks the rest.
 
+use crate::say::note;
 use prost::bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::fs::File;
@@ -23,9 +24,17 @@ pub enum Stream {
     Stderr,
 }
 
+/// What waits for the writer.
+enum Item {
+    /// Of the output.
+    Piece(Bytes),
+    /// Said on stderr between the pieces before and behind it.
+    Remark(String),
+}
+
 /// The near end; dropping it lets the writer finish.
 pub struct Sink {
-    pieces: mpsc::Sender<Bytes>,
+    pieces: mpsc::Sender<Item>,
     accepted: AtomicU64,
     written: Arc<AtomicU64>,
     writer: JoinHandle<io::Result<()>>,
@@ -56,7 +65,13 @@ impl Sink {
     /// Hands a piece to the writer; waits while too many are ahead.
     pub async fn write(&self, piece: Bytes) -> Result<(), Stopped> {
         self.accepted.fetch_add(piece.len() as u64, Ordering::Relaxed);
-        self.pieces.send(piece).await.map_err(|_| Stopped)
+        self.pieces.send(Item::Piece(piece)).await.map_err(|_| Stopped)
+    }
+
+    /// Says something about this place of the output, once what is before it is written. Not a byte
+    /// of the output itself.
+    pub async fn remark(&self, text: String) -> Result<(), Stopped> {
+        self.pieces.send(Item::Remark(text)).await.map_err(|_| Stopped)
     }
 
     /// Bytes accepted, and whether all of them were taken by the reader.
@@ -72,12 +87,15 @@ impl Sink {
     }
 }
 
-fn write_all(
-    mut to: File,
-    mut queue: mpsc::Receiver<Bytes>,
-    written: &AtomicU64,
-) -> io::Result<()> {
-    while let Some(piece) = queue.blocking_recv() {
+fn write_all(mut to: File, mut queue: mpsc::Receiver<Item>, written: &AtomicU64) -> io::Result<()> {
+    while let Some(item) = queue.blocking_recv() {
+        let piece = match item {
+            Item::Piece(piece) => piece,
+            Item::Remark(text) => {
+                note(&text);
+                continue;
+            }
+        };
         let mut rest = &piece[..];
         while !rest.is_empty() {
             match to.write(rest) {

@@ -85,7 +85,8 @@ pub async fn logs(
                 match relay.next(&broker, &watcher).await {
                     Ok(Some(piece)) => {
                         end = piece.offset + piece.data.len() as u64;
-                        yield v1::LogPiece { offset: piece.offset, data: piece.data, end: false };
+                        let v1::BulkPiece { offset, data, cut } = piece;
+                        yield v1::LogPiece { offset, data, end: false, cut };
                     }
                     Ok(None) => break None,
                     Err(broken) => break Some(broken),
@@ -99,7 +100,7 @@ pub async fn logs(
                 Err(status)?;
             }
         }
-        yield v1::LogPiece { offset: end, data: Default::default(), end: true };
+        yield v1::LogPiece { offset: end, end: true, ..v1::LogPiece::default() };
     })
 }
 
@@ -277,7 +278,8 @@ fn last_words(place: &Place, request: &v1::LogsRequest, end: u64) -> Option<v1::
     let from_end = request.tail_lines.map_or(0, |lines| start_of_last(words, lines));
     let from = skipped.max(from_end);
     let data = words.get(from..).filter(|data| request.stderr && !data.is_empty())?;
-    Some(v1::LogPiece { offset: begin + from as u64, data: data.to_vec().into(), end: false })
+    let (offset, data) = (begin + from as u64, data.to_vec().into());
+    Some(v1::LogPiece { offset, data, ..v1::LogPiece::default() })
 }
 
 /// Where the last `lines` lines begin; a newline at the very end ends the last one.

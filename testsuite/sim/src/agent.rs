@@ -116,6 +116,7 @@ impl World {
             },
             heartbeat_interval_ms: self.plan.beat_ms,
             kill_grace_ms: 1_000,
+            output_max_bytes: 0,
             runs_dir: b"/r".to_vec(),
             own_uid: 0,
             own_gid: 0,

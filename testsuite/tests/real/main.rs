@@ -8,6 +8,7 @@
 //! | each launch step fails in turn: by name, and by whose fault | `start_failures.rs` |
 //! | output and input, byte for byte | `streams.rs` |
 //! | followers: slow, cut off, early and late, and the last words of the dead | `followers.rs` |
+//! | output that grows over its bound: cut in the middle, counted, said | `bounded_output.rs` |
 //! | where output is kept: patterns, what is removed or away, links and other users' files | `kept_output.rs` |
 //! | an acknowledged job survives everything (P1) and runs once | `durable.rs` |
 //! | nobody misses an end while daemons are away (P3, P4) | `outage.rs` |
@@ -22,6 +23,7 @@
 //! | a real program: ffmpeg | `ffmpeg.rs` |
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a surprise must end the test")]
 
+mod bounded_output;
 mod cancel;
 mod directory_away;
 mod disk_full;

@@ -29,6 +29,8 @@ pub struct CoreConfig {
     pub heartbeat_interval_ms: u64,
     /// Milliseconds between SIGTERM and SIGKILL where the job says nothing.
     pub kill_grace_ms: u64,
+    /// Bytes of one output in the run directory that are kept; 0: all.
+    pub output_max_bytes: u64,
     /// Absolute path of the directory of run files.
     pub runs_dir: Vec<u8>,
     /// User and group that the agent itself runs as.

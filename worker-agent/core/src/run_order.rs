@@ -49,6 +49,7 @@ pub fn keeper_run(
         h_ms: order.fence_after_ms.and(last_echo_ms),
         default_grace_ms: config.kill_grace_ms,
         run_file: run_file(&config.runs_dir, attempt),
+        output_max_bytes: config.output_max_bytes,
         ..v1::KeeperRun::default()
     };
     let filled = account_of(config, &order, found)

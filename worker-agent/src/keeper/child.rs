@@ -27,6 +27,8 @@ pub(crate) enum Step {
     Check = 10,
     /// Nor this: how large the outputs are.
     Measure = 11,
+    /// Nor this: an output that is too large is cut.
+    Hold = 12,
 }
 
 impl Step {
@@ -44,15 +46,16 @@ impl Step {
             Step::Exec => "exec",
             Step::Check => "program-check",
             Step::Measure => "measure",
+            Step::Hold => "cut",
         }
     }
 
     pub(crate) fn is_of_a_start(self) -> bool {
-        !matches!(self, Step::Check | Step::Measure)
+        !matches!(self, Step::Check | Step::Measure | Step::Hold)
     }
 
     pub(crate) fn from_raw(raw: u32) -> Step {
-        const ALL: [Step; 11] = [
+        const ALL: [Step; 12] = [
             Step::RunDirectory,
             Step::Cgroup,
             Step::Fork,
@@ -64,6 +67,7 @@ impl Step {
             Step::Exec,
             Step::Check,
             Step::Measure,
+            Step::Hold,
         ];
         ALL.into_iter().find(|step| *step as u32 == raw).unwrap_or(Step::None)
     }

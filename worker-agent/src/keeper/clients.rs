@@ -146,7 +146,7 @@ impl Keeper {
             (Health::Good, None) if self.notice.is_none() => {
                 "the keeper has no guard: if it dies too, exit statuses are lost".into()
             }
-            (Health::Good, None) => String::new(),
+            (Health::Good, None) => self.growth.uncut.clone().unwrap_or_default(),
         }
     }
 }

@@ -8,6 +8,7 @@ use proto::v1::{Closed, FinishFact, KillCause, Rusage, StartFact, StartFailure, 
 
 use super::book::Key;
 use super::child::Step;
+use super::cutting;
 use super::exits::Exit;
 use super::identity::{self, ProcessId};
 use super::kill::FIRST_LOOK_MS;
@@ -65,6 +66,7 @@ impl Keeper {
                 Result_::Spawned(id, Ok(started)) => self.spawned(id, started),
                 Result_::Spawned(id, Err(failure)) => self.spawn_failed(id, failure),
                 Result_::Measured(id, measured) => self.measured(id, measured),
+                Result_::Held(id, held) => self.held(id, held),
                 Result_::Checked(checked) => self.program_checked(checked),
             }
         }
@@ -87,6 +89,7 @@ impl Keeper {
         task.stage = Stage::Running(Main { process, pidfd, ours: true, status_until_ms: None });
         self.mains.insert(process.pid, id);
         self.batch.push(record(Kind::Started(fact)));
+        self.watch_growth(id);
         if let Err(e) = watched {
             self.log.say(format!("pid {} cannot be watched: {e}", process.pid));
         }
@@ -315,10 +318,16 @@ impl Keeper {
         let failed = !matches!(finish.end, Some(End::WaitStatus(0)));
         let run_file = task.run_file();
         let (uid, tidy) = (task.accepted.uid, leftover == 0);
-        let measure = Measure { run_file, start, uid, want_tail: failed, tidy };
+        let max = task.accepted.output_max_bytes;
+        let measure = Measure { run_file, start, uid, want_tail: failed, max, tidy };
+        let mut finish = finish;
         if measure.is_local() {
             let measured = outputs::measure(&measure);
-            return self.close(id, with_sizes(finish, measured));
+            let large = measured.stdout_bytes.max(measured.stderr_bytes);
+            finish = with_sizes(finish, measured);
+            if !cutting::is_large(large, max) {
+                return self.close(id, finish);
+            }
         }
         let until_ms = identity::boottime_ms() + MEASURE_WAIT_MS;
         if self.spawner.ask(Errand::Measure(id, Box::new(measure))).is_err() {
@@ -450,6 +459,8 @@ fn with_sizes(finish: FinishFact, measured: Measured) -> FinishFact {
         stdout_bytes: measured.stdout_bytes,
         stderr_bytes: measured.stderr_bytes,
         stderr_tail: measured.stderr_tail,
+        stdout_cut_bytes: measured.stdout_cut,
+        stderr_cut_bytes: measured.stderr_cut,
         ..finish
     }
 }

@@ -243,6 +243,7 @@ impl Keeper {
             slot: None,
             slot_before: None,
             fence_after_ms: run.fence_after_ms,
+            output_max_bytes: run.output_max_bytes,
         })
     }
 

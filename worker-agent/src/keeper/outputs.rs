@@ -9,6 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use super::cutting;
+use crate::cut::{self, Cut};
 use crate::rights::Rights;
 use proto::v1::StartFact;
 
@@ -27,6 +29,8 @@ pub(crate) struct Measure {
     /// Whom the job ran as.
     pub uid: u32,
     pub want_tail: bool,
+    /// Of each output in the run directory that is kept; 0: all.
+    pub max: u64,
     /// No process of the tree is left: empty run files and the script may go.
     pub tidy: bool,
 }
@@ -36,6 +40,9 @@ pub(crate) struct Measure {
 pub(crate) struct Measured {
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
+    /// Of those: taken out of the middle.
+    pub stdout_cut: u64,
+    pub stderr_cut: u64,
     pub stderr_tail: Vec<u8>,
 }
 
@@ -48,13 +55,11 @@ impl Measure {
 
 /// Measures, and removes what an ended attempt need not keep.
 pub(crate) fn measure(what: &Measure) -> Measured {
-    let start = &what.start;
-    let out = Output::new(what, &start.stdout_path, ".out", start.stdout_dev, start.stdout_ino);
-    let err = Output::new(what, &start.stderr_path, ".err", start.stderr_dev, start.stderr_ino);
+    let [out, err] = Output::both(&what.run_file, &what.start, what.uid);
     let mut measured = Measured {
         stdout_bytes: out.size().unwrap_or(0),
         stderr_bytes: err.size().unwrap_or(0),
-        stderr_tail: Vec::new(),
+        ..Measured::default()
     };
     if what.want_tail && measured.stderr_bytes > 0 {
         // Gone or another file between the two looks: no tail then.
@@ -66,6 +71,15 @@ pub(crate) fn measure(what: &Measure) -> Measured {
         remove_script(&what.run_file);
     }
     measured
+}
+
+/// Holds outputs to their bound a last time, then measures. Blocks as their file systems do.
+pub(crate) fn hold_and_measure(what: &Measure) -> Measured {
+    let [out, err] = Output::both(&what.run_file, &what.start, what.uid);
+    // What cannot be cut is there, whole: it was said while the job ran.
+    let cut = |output| cutting::hold(output, what.max).map_or(0, Cut::bytes);
+    let (stdout_cut, stderr_cut) = (cut(&out), cut(&err));
+    Measured { stdout_cut, stderr_cut, ..measure(what) }
 }
 
 /// Removes the files of an attempt that never ran, as far as they are empty.
@@ -93,31 +107,41 @@ fn remove_script(run_file: &Path) {
     let _ = fs::remove_file(suffixed(run_file, ".script"));
 }
 
-struct Output {
-    path: PathBuf,
-    own: bool,
+/// An output file as its job opened it.
+#[derive(Clone, Debug)]
+pub(crate) struct Output {
+    pub path: PathBuf,
+    /// In the run directory, and so docket's; else the user named it.
+    pub own: bool,
     uid: u32,
     dev: u64,
     ino: u64,
 }
 
 impl Output {
-    fn new(what: &Measure, given: &[u8], suffix: &str, dev: u64, ino: u64) -> Output {
-        let own = given.is_empty();
-        let path = if own {
-            suffixed(&what.run_file, suffix)
-        } else {
-            PathBuf::from(OsStr::from_bytes(given))
+    /// Standard output and standard error.
+    pub(crate) fn both(run_file: &Path, start: &StartFact, uid: u32) -> [Output; 2] {
+        let of = |given: &[u8], suffix, dev, ino| {
+            let own = given.is_empty();
+            let path = if own {
+                suffixed(run_file, suffix)
+            } else {
+                PathBuf::from(OsStr::from_bytes(given))
+            };
+            Output { path, own, uid, dev, ino }
         };
-        Output { path, own, uid: what.uid, dev, ino }
+        [
+            of(&start.stdout_path, ".out", start.stdout_dev, start.stdout_ino),
+            of(&start.stderr_path, ".err", start.stderr_dev, start.stderr_ino),
+        ]
     }
 
-    fn is_it(&self, meta: &fs::Metadata) -> bool {
+    pub(crate) fn is_it(&self, meta: &fs::Metadata) -> bool {
         meta.is_file() && self.ino != 0 && (meta.dev(), meta.ino()) == (self.dev, self.ino)
     }
 
     /// A path that the user chose may go through links, as it did when the job's user opened it.
-    fn size(&self) -> Option<u64> {
+    pub(crate) fn size(&self) -> Option<u64> {
         let meta =
             if self.own { fs::symlink_metadata(&self.path) } else { fs::metadata(&self.path) };
         meta.ok().filter(|meta| self.is_it(meta)).map(|meta| meta.len())
@@ -163,6 +187,8 @@ impl Output {
     fn remove_if_empty(&self) {
         if self.own && self.size() == Some(0) {
             let _ = fs::remove_file(&self.path);
+            // Its job emptied it after it had been large.
+            let _ = fs::remove_file(cut::note_path(&self.path));
         }
     }
 }
@@ -185,7 +211,7 @@ mod tests {
         let ((stdout_dev, stdout_ino), (stderr_dev, stderr_ino)) = (ids(".out"), ids(".err"));
         let start =
             StartFact { stdout_dev, stdout_ino, stderr_dev, stderr_ino, ..StartFact::default() };
-        Measure { run_file: dir.join("x.1"), start, uid: 0, want_tail, tidy: true }
+        Measure { run_file: dir.join("x.1"), start, uid: 0, want_tail, max: 0, tidy: true }
     }
 
     #[test]

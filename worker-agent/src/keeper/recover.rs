@@ -233,6 +233,7 @@ impl Keeper {
         } else {
             self.pace(id);
         }
+        self.watch_growth(id);
         self.rearm(id);
         true
     }

@@ -13,6 +13,7 @@ use super::board::Board;
 use super::book::Key;
 use super::cgroup::Slots;
 use super::exits::ExitReader;
+use super::growth::Growth;
 use super::identity::{self, ProcessId};
 use super::journal::Journal;
 use super::log::KeeperLog;
@@ -109,6 +110,7 @@ pub(crate) struct Keeper {
     /// When a spawner that is at something is looked at next.
     pub(super) spawner_look_ms: u64,
     pub(super) slow_spawn: Option<String>,
+    pub(super) growth: Growth,
     pub(super) strangers: BTreeSet<ProcessId>,
     pub(super) lock: OwnedFd,
 }
@@ -175,7 +177,7 @@ impl Keeper {
         self.tell();
         let timer = self.timers.first().map_or(u64::MAX, |(at, _)| *at);
         let spawner = if self.spawner.waiting() > 0 { self.spawner_look_ms } else { u64::MAX };
-        let due = timer.min(self.look_ms).min(spawner);
+        let due = timer.min(self.look_ms).min(spawner).min(self.growth.due_ms());
         let until = if self.pending_work() { now } else { due };
         let sources = self.poll.wait(until)?;
         self.snapshot = None;
@@ -187,6 +189,7 @@ impl Keeper {
         if now >= self.spawner_look_ms {
             self.look_at_spawner(now);
         }
+        self.look_at_growth(now);
         if now >= self.look_ms {
             self.look(now);
         }

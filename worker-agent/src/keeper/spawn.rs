@@ -1,5 +1,5 @@
 //! One start, as a thread of the spawner makes it: prepared, cloned, and what is known of it then. The
-//! same threads measure outputs that lie outside the data directory, for those may hang as well.
+//! same threads measure and cut outputs, for that may take its time as well.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -15,6 +15,7 @@ use super::board::Board;
 use super::cgroup::Slot;
 use super::child::{self, Report, Step};
 use super::clone::{self, ChildStack};
+use super::growth::{Held, Hold};
 use super::identity;
 use super::outputs::{self, Measure, Measured};
 use super::plan::{self, Prepared, fault};
@@ -46,6 +47,7 @@ pub(crate) struct Started {
 pub(crate) enum Errand {
     Spawn(Box<SpawnOrder>),
     Measure(u64, Box<Measure>),
+    Hold(u64, Box<Hold>),
     /// Whether this program can take over from this one.
     Check(Box<Candidacy>),
 }
@@ -54,6 +56,7 @@ pub(crate) enum Errand {
 pub(crate) enum Result_ {
     Spawned(u64, Result<Started, StartFailure>),
     Measured(u64, Measured),
+    Held(u64, Held),
     Checked(Result<Candidate, String>),
 }
 
@@ -129,7 +132,11 @@ impl Hand {
                 }
                 Errand::Measure(id, measure) => {
                     self.begin(id, Step::Measure);
-                    Result_::Measured(id, outputs::measure(&measure))
+                    Result_::Measured(id, outputs::hold_and_measure(&measure))
+                }
+                Errand::Hold(id, hold) => {
+                    self.begin(id, Step::Hold);
+                    Result_::Held(id, hold.run())
                 }
             };
             self.progress.since_ms.store(0, Relaxed);

@@ -15,6 +15,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::board::Board;
 use super::cgroup::Slots;
 use super::exits::ExitReader;
+use super::growth::Growth;
 use super::guard::READY;
 use super::identity;
 use super::journal::{Journal, hex};
@@ -289,6 +290,7 @@ impl Keeper {
             room_look_ms: 0,
             spawner_look_ms: 0,
             slow_spawn: None,
+            growth: Growth::default(),
             strangers: BTreeSet::new(),
             lock,
             dir,

@@ -3,6 +3,7 @@
 //! only while device and inode are those that the job opened, and the job's user may read it.
 
 use super::relay::PIECE_BYTES;
+use crate::cut::{self, Cut};
 use crate::passwd;
 use crate::retention;
 use crate::rights::Rights;
@@ -113,6 +114,19 @@ impl OutputError {
 pub struct Output {
     file: Arc<File>,
     path: Arc<Path>,
+    /// In the run directory: the keeper may take bytes out of its middle.
+    own: bool,
+}
+
+/// Bytes of an output.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Piece {
+    /// Where they begin.
+    pub offset: u64,
+    /// Bytes right before them that were asked for and are not there any more.
+    pub cut: u64,
+    /// The bytes.
+    pub data: Vec<u8>,
 }
 
 /// An output just opened.
@@ -148,7 +162,8 @@ pub fn open(runs: &Path, read: &v1::ReadOutput) -> Result<Option<Begun>, OutputE
         }
         Err(source) => return Err(OutputError::Io { path, source }),
     };
-    let output = Output { file: Arc::new(file), path: path.clone().into() };
+    let own = read.path.is_empty();
+    let output = Output { file: Arc::new(file), path: path.clone().into(), own };
     let about = output.file.metadata().map_err(|e| output.io(e))?;
     if !about.is_file() {
         return Err(OutputError::NotRegular { path });
@@ -241,14 +256,37 @@ fn open_file(path: &Path, refuse_link: bool) -> io::Result<File> {
 }
 
 impl Output {
-    /// At most one piece from `offset`, not beyond `end`; empty at the end.
-    pub async fn read(&self, offset: u64, end: u64) -> Result<Vec<u8>, OutputError> {
+    /// At most one piece from `offset`, not beyond `end`; empty at the end. What was cut is left out.
+    pub async fn read(&self, offset: u64, end: u64) -> Result<Piece, OutputError> {
         let output = self.clone();
-        blocking(move || {
-            let there = output.size()?.min(end).saturating_sub(offset).min(PIECE_BYTES);
-            output.bytes(offset, there)
-        })
-        .await
+        blocking(move || output.piece(offset, end)).await
+    }
+
+    /// Looks at what is cut only after it has read, for the note comes before the hole: bytes that the
+    /// note does not name were real when they were read. Reads anew where they were not.
+    fn piece(&self, offset: u64, end: u64) -> Result<Piece, OutputError> {
+        let mut known = self.cut()?;
+        loop {
+            let from = if known.has(offset) { known.end.min(end) } else { offset };
+            let until = if from < known.begin { end.min(known.begin) } else { end };
+            let there = self.size()?.min(until).saturating_sub(from).min(PIECE_BYTES);
+            let data = self.bytes(from, there)?;
+            let now = self.cut()?;
+            let real = now == known || !now.touches(offset, from - offset + data.len() as u64);
+            if real {
+                return Ok(Piece { offset: from, cut: from - offset, data });
+            }
+            known = now;
+        }
+    }
+
+    /// What the keeper took out of it so far.
+    fn cut(&self) -> Result<Cut, OutputError> {
+        if !self.own {
+            return Ok(Cut::default());
+        }
+        let noted = cut::read(&self.path).map_err(|e| self.io(e))?;
+        Ok(noted.within(self.size()?))
     }
 
     /// Bytes in the file now.
@@ -284,8 +322,15 @@ impl Output {
         }
         let mut wanted = lines;
         let mut end = size;
+        let cut = self.cut()?;
         while end > 0 {
-            let start = end.saturating_sub(TAIL_STEP_BYTES);
+            if cut.touches(end - 1, 1) {
+                // The line goes on before what was cut, as far as anybody can tell.
+                end = cut.begin;
+                continue;
+            }
+            let floor = if cut.end <= end { cut.end } else { 0 };
+            let start = end.saturating_sub(TAIL_STEP_BYTES).max(floor);
             let data = self.bytes(start, end - start)?;
             for (at, byte) in data.iter().enumerate().rev() {
                 let position = start + at as u64;
@@ -344,6 +389,61 @@ mod tests {
         assert_eq!(tail("\n\n\n", 1), "\n");
         let long = "x".repeat(200_000);
         assert_eq!(tail(&format!("first\n{long}\nend\n"), 2), format!("{long}\nend\n"));
+    }
+
+    /// An output of 100 KiB of lines, 16 to 32 KiB of which are cut, as `holes` has them.
+    fn cut_output(dir: &Path, own: bool) -> Output {
+        let path = dir.join("0.1.out");
+        let content: String = (0..10_240).map(|n| format!("{n:09}\n")).collect();
+        fs::write(&path, content).unwrap();
+        let file = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let mut options = File::options();
+        options.create(true).truncate(false).read(true).write(true);
+        let note = cut::Note { file: options.open(cut::note_path(&path)).unwrap() };
+        note.write(Cut { begin: 16_384, end: 32_768 }).unwrap();
+        file.write_all_at(&[0; 16_384], 16_384).unwrap();
+        Output { file: Arc::new(file), path: path.into(), own }
+    }
+
+    #[test]
+    fn what_was_cut_is_left_out_and_counted_and_never_served_as_zeros() {
+        let dir = tempfile::tempdir().unwrap();
+        let output = cut_output(dir.path(), true);
+        let head = output.piece(0, u64::MAX).unwrap();
+        assert_eq!((head.offset, head.cut, head.data.len()), (0, 0, 16_384));
+        let tail = output.piece(16_384, u64::MAX).unwrap();
+        assert_eq!((tail.offset, tail.cut, tail.data.len()), (32_768, 16_384, 102_400 - 32_768));
+        let within = output.piece(20_000, u64::MAX).unwrap();
+        assert_eq!((within.offset, within.cut), (32_768, 12_768), "of what was asked for");
+        // Of a reader that stops there the rest is told too.
+        let last = output.piece(20_000, 25_000).unwrap();
+        assert_eq!(last, Piece { offset: 25_000, cut: 5_000, data: Vec::new() });
+        for piece in [head, tail, within] {
+            assert!(!piece.data.contains(&0));
+        }
+        // A file that the user named has no note of docket's, whatever lies beside it.
+        let named = cut_output(dir.path(), false);
+        assert_eq!(named.piece(16_384, u64::MAX).unwrap().cut, 0);
+    }
+
+    #[test]
+    fn the_last_lines_are_counted_past_what_was_cut() {
+        let dir = tempfile::tempdir().unwrap();
+        let output = cut_output(dir.path(), true);
+        assert_eq!(output.start_of_last(3, 102_400).unwrap(), 102_370);
+        // 6,963 lines and a part stand behind the cut, 1,638 and a part before it.
+        assert_eq!(output.start_of_last(6_963, 102_400).unwrap(), 32_770);
+        assert_eq!(output.start_of_last(6_964, 102_400).unwrap(), 16_380);
+        assert_eq!(output.start_of_last(6_965, 102_400).unwrap(), 16_370);
+        assert_eq!(output.start_of_last(99_999, 102_400).unwrap(), 0);
+    }
+
+    #[test]
+    fn an_output_that_its_job_emptied_is_whole_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let output = cut_output(dir.path(), true);
+        output.file.set_len(30_000).unwrap();
+        assert_eq!(output.piece(16_384, u64::MAX).unwrap().data.len(), 30_000 - 16_384);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! One relay: the peer asks for a stream of an attempt from an offset, gets pieces as far as its
 //! credits go, and the end once there is nothing more to come. Memory stays at a few pieces.
 
-use super::file::{self, Output, OutputError};
+use super::file::{self, Output, OutputError, Piece};
 use super::watch::Watch;
 use crate::home::Home;
 use crate::wire::DialError;
@@ -126,9 +126,9 @@ impl Relay {
             return self.missing(place, read, ending).await;
         }
         let Some((output, watch)) = &mut cursor.output else { return Ok(true) };
-        let data = output.read(cursor.offset, cursor.end).await?;
-        if !data.is_empty() {
-            self.send_piece(&mut cursor.offset, data).await?;
+        let piece = output.read(cursor.offset, cursor.end).await?;
+        if !piece.data.is_empty() || piece.cut > 0 {
+            self.send_piece(&mut cursor.offset, piece).await?;
         } else if ending {
             let size = output.size()?.min(cursor.end);
             return self.end(size).await;
@@ -176,12 +176,12 @@ impl Relay {
         self.end(0).await
     }
 
-    async fn send_piece(&mut self, offset: &mut u64, data: Vec<u8>) -> Result<(), RelayError> {
-        let size = data.len() as u64;
-        let piece = v1::BulkPiece { offset: *offset, data: data.into() };
-        self.send(Up::Piece(piece)).await?;
+    async fn send_piece(&mut self, at: &mut u64, piece: Piece) -> Result<(), RelayError> {
+        let Piece { offset, cut, data } = piece;
+        let end = offset + data.len() as u64;
+        self.send(Up::Piece(v1::BulkPiece { offset, data: data.into(), cut })).await?;
         self.credits -= 1;
-        *offset += size;
+        *at = end;
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 //! /proc/self/exe, so there is no test harness in between (`harness = false`); see `runner.rs`.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod bounded;
 mod client;
 mod crash;
 mod fuse;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
                 crash::TESTS,
                 upgrade::TESTS,
                 places::TESTS,
+                bounded::TESTS,
                 lost::TESTS,
                 moved::TESTS,
                 strangers::TESTS,

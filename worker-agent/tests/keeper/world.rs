@@ -78,13 +78,21 @@ impl World {
 
     /// On a file system of its own of this size; `None` where none can be mounted.
     pub fn on_small_disk(bytes: u64) -> Option<World> {
-        let mut world = World::bare(Mode::Best, 10_000);
-        let size = format!("size={bytes},mode=700");
+        World::mounted(Mode::Best, "tmpfs", &format!("size={bytes}"))
+    }
+
+    /// On a file system of its own; `None` where none can be mounted.
+    pub fn mounted(mode: Mode, kind: &str, options: &str) -> Option<World> {
+        let mut world = World::bare(mode, 10_000);
+        let options = format!("{options},mode=700");
         let mut mount = Command::new("mount");
-        let mounted = mount.args(["-t", "tmpfs", "-o", &size, "none"]).arg(world.dir()).output();
+        let mounted = mount.args(["-t", kind, "-o", &options, "none"]).arg(world.dir()).output();
         world.mounted = mounted.is_ok_and(|output| output.status.success());
         if !world.mounted {
             return None;
+        }
+        if mode == Mode::Nobody {
+            chown(world.dir(), Some(NOBODY), Some(NOBODY)).unwrap();
         }
         world.launch().unwrap();
         world.connect();
@@ -461,6 +469,7 @@ pub struct Job {
     pub refuse: Option<StartFailure>,
     pub fence_after_ms: Option<u64>,
     pub h_ms: Option<u64>,
+    pub output_max_bytes: u64,
 }
 
 impl Job {
@@ -491,6 +500,7 @@ impl Job {
             refuse: None,
             fence_after_ms: None,
             h_ms: None,
+            output_max_bytes: 0,
         }
     }
 
@@ -533,6 +543,7 @@ impl Job {
             default_grace_ms: 5_000,
             refuse: self.refuse.clone(),
             h_ms: self.h_ms,
+            output_max_bytes: self.output_max_bytes,
             run_file: self.run_prefix(world).as_os_str().as_bytes().to_vec(),
         }
     }

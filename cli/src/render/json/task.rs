@@ -41,6 +41,10 @@ pub struct TaskJson {
     oom: bool,
     stdout_path: Option<String>,
     stderr_path: Option<String>,
+    stdout_bytes: Option<u64>,
+    stderr_bytes: Option<u64>,
+    stdout_cut_bytes: Option<u64>,
+    stderr_cut_bytes: Option<u64>,
     retry_of: Option<u64>,
     message: Option<String>,
     pid: Option<u32>,
@@ -98,6 +102,8 @@ struct UsageJson {
 
 impl From<&Task> for TaskJson {
     fn from(task: &Task) -> Self {
+        // Counted at the end: until then nobody knows.
+        let counted = |bytes: u64| task.terminal.then_some(bytes);
         TaskJson {
             id: crate::render::task_id(task),
             job: task.job,
@@ -131,6 +137,10 @@ impl From<&Task> for TaskJson {
             oom: task.rusage.is_some_and(|used| used.oom_kills > 0),
             stdout_path: path(&task.stdout_path),
             stderr_path: path(&task.stderr_path),
+            stdout_bytes: counted(task.stdout_bytes),
+            stderr_bytes: counted(task.stderr_bytes),
+            stdout_cut_bytes: counted(task.stdout_cut_bytes),
+            stderr_cut_bytes: counted(task.stderr_cut_bytes),
             retry_of: task.retry_of,
             message: filled(&task.message),
             pid: Some(task.pid).filter(|pid| *pid > 0),

@@ -170,16 +170,22 @@ fn output(task: &Task, view: &View) -> String {
         return String::new();
     }
     let run = format!("{}.{}", task.task.unwrap_or(0), task.attempt);
-    let size = |bytes: u64| {
-        if task.terminal { format!("  {}", q::size(bytes)) } else { String::new() }
+    let size = |bytes: u64, cut: u64| match (task.terminal, cut) {
+        (false, _) => String::new(),
+        (true, 0) => format!("  {}", q::size(bytes)),
+        (true, _) => format!("  {}, {} of it cut out", q::size(bytes), q::size(cut)),
     };
+    let (out_size, err_size) = (
+        size(task.stdout_bytes, task.stdout_cut_bytes),
+        size(task.stderr_bytes, task.stderr_cut_bytes),
+    );
     let out = match task.stdout_path.as_slice() {
-        [] => format!("{node}:runs/{}/{run}.out{}", task.job, size(task.stdout_bytes)),
-        path => format!("{node}:{}{}", bytes_line(path), size(task.stdout_bytes)),
+        [] => format!("{node}:runs/{}/{run}.out{out_size}", task.job),
+        path => format!("{node}:{}{out_size}", bytes_line(path)),
     };
     let err = match task.stderr_path.as_slice() {
-        [] => format!("{run}.err{}", size(task.stderr_bytes)),
-        path => format!("{node}:{}{}", bytes_line(path), size(task.stderr_bytes)),
+        [] => format!("{run}.err{err_size}"),
+        path => format!("{node}:{}{err_size}", bytes_line(path)),
     };
     pair("output", &out, &err, view)
 }

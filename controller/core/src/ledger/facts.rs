@@ -503,6 +503,8 @@ impl Ledger {
             },
             stdout_bytes: fact.stdout_bytes,
             stderr_bytes: fact.stderr_bytes,
+            stdout_cut_bytes: fact.stdout_cut_bytes,
+            stderr_cut_bytes: fact.stderr_cut_bytes,
             leftover: fact.leftover,
             gone: true,
         }

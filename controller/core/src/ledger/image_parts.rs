@@ -252,6 +252,8 @@ fn ended_image(ended: &Ended) -> v1::ImageEnded {
         stderr_tail: ended.stderr_tail.to_vec(),
         stdout_bytes: ended.stdout_bytes,
         stderr_bytes: ended.stderr_bytes,
+        stdout_cut_bytes: ended.stdout_cut_bytes,
+        stderr_cut_bytes: ended.stderr_cut_bytes,
         leftover: ended.leftover,
         late: ended.late.as_deref().map(late_image),
     }

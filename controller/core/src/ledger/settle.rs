@@ -28,6 +28,8 @@ pub(super) struct Told {
     pub stderr_tail: Vec<u8>,
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
+    pub stdout_cut_bytes: u64,
+    pub stderr_cut_bytes: u64,
     pub leftover: u32,
     /// Nothing of its tree lives: its node says so.
     pub gone: bool,
@@ -59,6 +61,8 @@ impl Ledger {
                 stderr_tail: told.stderr_tail.into(),
                 stdout_bytes: told.stdout_bytes,
                 stderr_bytes: told.stderr_bytes,
+                stdout_cut_bytes: told.stdout_cut_bytes,
+                stderr_cut_bytes: told.stderr_cut_bytes,
                 leftover: told.leftover,
                 late: None,
             });

@@ -156,6 +156,10 @@ pub struct Ended {
     pub stdout_bytes: u64,
     /// Bytes written to stderr.
     pub stderr_bytes: u64,
+    /// Of `stdout_bytes`: taken out of the middle, since it grew over `output_max`.
+    pub stdout_cut_bytes: u64,
+    /// The same of `stderr_bytes`.
+    pub stderr_cut_bytes: u64,
     /// Processes of its tree that were still alive when the end was told.
     pub leftover: u32,
     /// The real outcome that came after the task was settled without it.

@@ -403,6 +403,8 @@ impl Reader {
             stderr_tail: ended.stderr_tail.as_slice().into(),
             stdout_bytes: ended.stdout_bytes,
             stderr_bytes: ended.stderr_bytes,
+            stdout_cut_bytes: ended.stdout_cut_bytes,
+            stderr_cut_bytes: ended.stderr_cut_bytes,
             leftover: ended.leftover,
             late,
         })

@@ -91,6 +91,8 @@ impl Job {
         task.stderr_tail = ended.stderr_tail.to_vec();
         task.stdout_bytes = ended.stdout_bytes;
         task.stderr_bytes = ended.stderr_bytes;
+        task.stdout_cut_bytes = ended.stdout_cut_bytes;
+        task.stderr_cut_bytes = ended.stderr_cut_bytes;
         task.killed = self.killed().unwrap_or_default();
         task.late_outcome = ended.late.as_ref().map(|late| late.reason.to_wire(late.status));
     }

@@ -235,7 +235,7 @@ async fn an_agent_answers_a_read_through_a_call_of_its_own() {
     let mut down = agent.bulk(ReceiverStream::new(messages)).await.unwrap().into_inner();
     let asked = down.message().await.unwrap().unwrap().kind;
     assert_eq!(asked, Some(bulk_down::Kind::Read(read)));
-    let piece = proto::v1::BulkPiece { offset: 5, data: vec![7; 1_000].into() };
+    let piece = proto::v1::BulkPiece { offset: 5, data: vec![7; 1_000].into(), cut: 0 };
     up.send(say(bulk_up::Kind::Piece(piece.clone()))).await.unwrap();
     assert_eq!(reader.next().await.unwrap(), Some(piece));
     up.send(say(bulk_up::Kind::End(proto::v1::BulkEnd { size: 1_005 }))).await.unwrap();

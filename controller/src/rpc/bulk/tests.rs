@@ -66,7 +66,7 @@ impl World {
 }
 
 fn piece(offset: u64) -> bulk_up::Kind {
-    bulk_up::Kind::Piece(BulkPiece { offset, data: vec![0; 10].into() })
+    bulk_up::Kind::Piece(BulkPiece { offset, data: vec![0; 10].into(), cut: 0 })
 }
 
 fn away() -> BulkError {

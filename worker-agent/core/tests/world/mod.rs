@@ -34,6 +34,7 @@ pub fn config() -> CoreConfig {
         resources: v1::NodeResources { cpus: 4, ..v1::NodeResources::default() },
         heartbeat_interval_ms: INTERVAL_MS,
         kill_grace_ms: 10_000,
+        output_max_bytes: 1 << 30,
         runs_dir: b"/d/runs".to_vec(),
         own_uid: 0,
         own_gid: 0,
