@@ -3,6 +3,7 @@
 //! its last byte; an agent that is away is said so, after what is known: the last bytes of a failed
 //! job's stderr, which came with its finish.
 
+use super::attempts;
 use super::bulk::{BulkBroker, BulkError, BulkReader};
 use super::convert;
 use super::identity::Caller;
@@ -111,11 +112,18 @@ async fn look(shared: &Shared, job: JobId, request: &v1::LogsRequest) -> Result<
 
 fn source(ledger: &Ledger, id: JobId, request: &v1::LogsRequest) -> Result<Source, Status> {
     let job = found(ledger, id)?;
-    if let Some(attempt) = request.attempt.filter(|attempt| *attempt != job.attempt()) {
-        return Err(output_gone(format!(
-            "job {id} is at attempt {}: output of attempt {attempt} is not on record",
-            job.attempt()
-        )));
+    match request.attempt {
+        Some(attempt) if attempt > job.attempt() => {
+            let newest = job.attempt();
+            return Err(output_gone(format!(
+                "job {id} is at attempt {newest}: there is no attempt {attempt}"
+            )));
+        }
+        Some(attempt) if attempt < job.attempt() => {
+            let place = earlier_place(ledger, job, attempt, request.stderr)?;
+            return Ok(Source::At(Box::new(place)));
+        }
+        _ => {}
     }
     let ended = job.terminal();
     // Unknown counts as started if a start was ever heard; the agent may hold bytes in any case.
@@ -140,9 +148,8 @@ fn place(ledger: &Ledger, job: &Job, stderr: bool) -> Option<Place> {
     };
     let counted = |ended: &Ended| if stderr { ended.stderr_bytes } else { ended.stdout_bytes };
     let agent_id = grant.agent.to_string();
-    let node = ledger.agent(&agent_id).map_or(&*agent_id, |agent| agent.name()).to_owned();
     Some(Place {
-        node,
+        node: name_of(ledger, &agent_id),
         attempt: job.attempt_id().to_wire(),
         path: path.clone(),
         dev,
@@ -151,6 +158,41 @@ fn place(ledger: &Ledger, job: &Job, stderr: bool) -> Option<Place> {
         expected: job.state().ended().map_or(0, counted),
         ended: job.terminal(),
         last_words: job.state().ended().map_or_else(Vec::new, |ended| ended.stderr_tail.to_vec()),
+        agent_id,
+    })
+}
+
+fn name_of(ledger: &Ledger, agent_id: &str) -> String {
+    ledger.agent(agent_id).map_or(agent_id, |agent| agent.name()).to_owned()
+}
+
+/// An attempt that is over, and not the last: its output is in the run directory of its node, or in
+/// the file that the job names, to which the later ones append.
+fn earlier_place(ledger: &Ledger, job: &Job, attempt: u32, stderr: bool) -> Result<Place, Status> {
+    let agent_id = attempts::ran_at(job, attempt).map_err(output_gone)?.to_string();
+    let node = name_of(ledger, &agent_id);
+    let (pattern, option) = match stderr {
+        true => (&job.spec().stderr_pattern, "--stderr"),
+        false => (&job.spec().stdout_pattern, "--stdout"),
+    };
+    if let Some(pattern) = pattern.as_ref().filter(|pattern| !pattern.is_empty()) {
+        return Err(output_gone(format!(
+            "attempt {attempt} ran on {node} and wrote to the file that the job names ({option} {}), \
+             to which later attempts append: see that file, or docket logs {} for the newest attempt",
+            String::from_utf8_lossy(pattern),
+            job.id()
+        )));
+    }
+    Ok(Place {
+        attempt: v1::AttemptRef { attempt, ..job.attempt_id().to_wire() },
+        path: Vec::new(),
+        dev: 0,
+        ino: 0,
+        uid: job.by().uid,
+        expected: 0,
+        ended: true,
+        last_words: Vec::new(),
+        node,
         agent_id,
     })
 }

@@ -17,6 +17,7 @@ mod wait;
 mod cluster;
 
 mod agents;
+mod attempts;
 mod bulk;
 mod identity;
 mod transport;

@@ -1,10 +1,12 @@
 //! Where output is kept: named files, what is no longer there or out of reach, and that a node of
 //! root is no way to read or write other people's files.
 
+use proto::v1::JobSpec;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+use testsuite::client;
 use testsuite::patience::{LATER, wait_until};
 use testsuite::skip::{is_root, skipped};
 use testsuite::world;
@@ -117,6 +119,60 @@ fn a_node_that_is_away_is_said_to_hold_the_output_and_the_last_words_are_shown()
     let lines: String =
         printed.split_inclusive('\n').filter(|line| !line.starts_with("docket: ")).collect();
     assert_eq!(lines, all + "last words\n");
+}
+
+/// Submits a shell script that is tried again, which the command line does not ask for yet.
+fn with_retries(split: &Split, script: &str, retries: u32, stdout: Option<&str>) -> u64 {
+    client::runtime().block_on(async {
+        let mut jobs = client::connect(split.address()).await;
+        let spec = JobSpec {
+            retries,
+            dir: split.world.file("").as_os_str().as_encoded_bytes().to_vec(),
+            stdout_pattern: stdout.map(|pattern| pattern.as_bytes().to_vec()),
+            ..client::spec(&["sh", "-c", script])
+        };
+        jobs.submit(client::request(spec)).await.unwrap().into_inner().job
+    })
+}
+
+#[test]
+fn output_of_earlier_attempts_is_shown_where_it_still_is_and_else_said_where_it_went() {
+    let mut split = Split::start(world!(), Pace::QUICK);
+    let script = "echo out $DOCKET_ATTEMPT; echo err $DOCKET_ATTEMPT >&2; exit 3";
+    let job = with_retries(&split, script, 2, None);
+    assert_eq!(split.world.wait_end(job)["attempt"], 3);
+    let id = job.to_string();
+    let logs = |more: &[&str]| split.world.docket(&[&["logs", &id][..], more].concat());
+    for attempt in ["1", "2", "3"] {
+        for follow in [&[][..], &["-f"]] {
+            let out = logs(&[&["--attempt", attempt][..], follow].concat());
+            assert_eq!(out.text(), format!("out {attempt}\n"), "{}", out.describe());
+            let err = logs(&[&["--attempt", attempt, "--stderr"][..], follow].concat());
+            assert_eq!(err.text(), format!("err {attempt}\n"), "{}", err.describe());
+        }
+    }
+    assert_eq!(logs(&[]).text(), "out 3\n");
+    let gone = |ran: testsuite::world::Ran, parts: &[&str]| {
+        assert_eq!((ran.code, ran.text()), (Some(66), String::new()), "{}", ran.describe());
+        for part in parts {
+            assert!(ran.err().contains(part), "{part}: {}", ran.err());
+        }
+    };
+    gone(logs(&["--attempt", "4"]), &["is at attempt 3", "no attempt 4"]);
+    // The files are gone one by one; the other attempts stay.
+    let file = split.agent_data().join(format!("runs/{job}/0.1.out"));
+    fs::remove_file(&file).unwrap();
+    assert_eq!(logs(&["--attempt", "2"]).text(), "out 2\n");
+    // One file for all attempts.
+    let named = with_retries(&split, script, 1, Some("mine.%j"));
+    split.world.wait_end(named);
+    let ran = split.world.docket(&["logs", &named.to_string(), "--attempt", "1"]);
+    gone(ran, &["attempt 1 ran on n1", "--stdout", "mine.%j", "append"]);
+    assert_eq!(split.world.lines(&format!("mine.{named}")), ["out 1", "out 2"]);
+    split.agent.kill9();
+    let ran = split.world.docket(&["logs", &id, "--attempt", "2"]);
+    assert_eq!(ran.code, Some(75), "{}", ran.describe());
+    assert!(ran.err().contains("n1") && ran.err().contains("holds the output"), "{}", ran.err());
 }
 
 /// A node of root, and a world of somebody else who uses it.
