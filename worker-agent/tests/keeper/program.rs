@@ -5,8 +5,9 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use crate::world::{World, own_program};
+use crate::world::{World, own_program, wait_for};
 
 /// What stands before the version, at the end of a copy.
 const TRAILER: &str = "\nkeeper-test-version ";
@@ -36,6 +37,11 @@ pub fn copy(world: &World, version: &str, fault: Fault) -> PathBuf {
     file.write_all(format!("{TRAILER}{version} {word}").as_bytes()).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     chown(&path, Some(world.uid()), None).unwrap();
+    drop(file);
+    // What another test forked meanwhile holds it open for writing until its own exec.
+    wait_for("a program that can be executed", || {
+        Command::new(&path).arg("--list").output().ok().filter(|output| output.status.success())
+    });
     path
 }
 
