@@ -78,7 +78,7 @@ pub struct ListArgs {
     /// Order of the rows
     #[arg(long, value_name = "BY", value_enum, default_value_t = SortBy::Id)]
     pub sort: SortBy,
-    /// At most this many of the newest jobs [default: 1000 in a table, all in JSON]
+    /// At most this many of the newest jobs, the oldest of them first [default: 1000 in a table, all in JSON]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
     /// Instead: what nodes told of jobs that are not known here

@@ -1,17 +1,20 @@
-//! `docket list`: page after page, so that a million jobs never lie in memory at once in JSON.
+//! `docket list`: page after page, so that a million jobs never lie in memory at once in JSON. Every form
+//! shows the oldest first; the server gives the newest first, so that a limit leaves out old ones.
 
 use super::context::{Context, now_ms, view};
 use crate::args::{ListArgs, Output};
-use crate::client::Patience;
+use crate::client::{Client, Patience};
 use crate::exit;
 use crate::failure::Failure;
 use crate::render::{ListLayout, ListSummary, list_renderer, quantity};
 use crate::say::{note, print};
-use proto::v1::{ListAnswer, ListRequest, Orphan, OrphansRequest};
+use proto::v1::{ListAnswer, ListRequest, Orphan, OrphansRequest, Task};
 use std::time::Duration;
 
 /// Tasks asked for at once.
 const PAGE: u32 = 1000;
+/// Pages that are kept until all are there; of more only the bounds.
+const KEPT_PAGES: usize = 4;
 /// Rows of a table, unless more are asked for: nobody reads more.
 const TABLE_ROWS: u32 = 1000;
 
@@ -28,22 +31,50 @@ pub async fn list(context: &Context, args: &ListArgs) -> Result<u8, Failure> {
     let mut left = args.limit.unwrap_or(usual);
     let mut request = request(args);
     let mut summary: Option<ListSummary> = None;
+    let mut pages: Vec<Page> = Vec::new();
     loop {
         request.limit = left.min(PAGE);
-        let ask = async |client: &crate::client::Client| client.jobs().list(request.clone()).await;
-        let answer = client.ask(Patience::READ, note, ask).await?;
-        print(&renderer.list_page(&answer.tasks))?;
+        let answer = page(&mut client, &request).await?;
         summary.get_or_insert_with(|| first_summary(args, &answer));
         left = left.saturating_sub(u32::try_from(answer.tasks.len()).unwrap_or(u32::MAX));
+        let (below, from) = (request.after_job, answer.tasks.last().map_or(0, |task| task.job));
+        let kept = (pages.len() < KEPT_PAGES).then_some(answer.tasks);
+        pages.push(Page { below, from, kept });
         request.after_job = answer.next_after_job;
         if left == 0 || answer.next_after_job == 0 {
             break;
         }
     }
     let cut = request.after_job != 0;
+    // Pages come newest first, and every form shows the oldest first.
+    while let Some(Page { below, from, kept }) = pages.pop() {
+        let mut tasks = match kept {
+            Some(tasks) => tasks,
+            None => {
+                let again = ListRequest { after_job: below, limit: PAGE, ..request.clone() };
+                page(&mut client, &again).await?.tasks
+            }
+        };
+        tasks.retain(|task| task.job >= from);
+        tasks.reverse();
+        print(&renderer.list_page(&tasks))?;
+    }
     let summary = ListSummary { cut, ..summary.unwrap_or_default() };
     print(&renderer.list_end(&summary))?;
     Ok(exit::DONE)
+}
+
+/// Ids from `from` up to, not including, `below`; 0 as `below`: up to the newest.
+struct Page {
+    below: u64,
+    from: u64,
+    /// `None`: read again when its turn comes, for more would lie in memory.
+    kept: Option<Vec<Task>>,
+}
+
+async fn page(client: &mut Client, request: &ListRequest) -> Result<ListAnswer, Failure> {
+    let ask = async |client: &Client| client.jobs().list(request.clone()).await;
+    Ok(client.ask(Patience::READ, note, ask).await?)
 }
 
 /// What nodes told of jobs that the ledger does not know, oldest first.
@@ -56,7 +87,7 @@ async fn orphans(context: &Context, args: &ListArgs, form: Output) -> Result<u8,
     loop {
         request.limit =
             most.saturating_sub(u32::try_from(found.len()).unwrap_or(u32::MAX)).min(PAGE);
-        let ask = async |client: &crate::client::Client| client.jobs().orphans(request).await;
+        let ask = async |client: &Client| client.jobs().orphans(request).await;
         let answer = client.ask(Patience::READ, note, ask).await?;
         found.extend(answer.orphans);
         request.after_position = found.last().map_or(0, |orphan| orphan.position);

@@ -156,6 +156,32 @@ fn down_ends_no_controller_that_is_only_the_server_of_the_commands() {
 }
 
 #[test]
+fn every_form_of_list_shows_the_oldest_first_and_a_limit_leaves_out_old_ones() {
+    let mut world = world!();
+    let address = World::free_address();
+    world.set("DOCKET_SERVER", &format!("http://{address}"));
+    let _controller = world.controller(&address);
+    // More than are kept in memory at once; without a node they wait.
+    let count = 5_200;
+    let lines = "{\"command\": [\"true\"]}\n".repeat(count);
+    let sent = world.docket_with_stdin(&["submit", "--from", "-"], lines.as_bytes());
+    assert_eq!(sent.code, Some(0), "{}", sent.describe());
+    let ids = |args: &[&str]| -> Vec<u64> {
+        world.ok(args).lines().map(|line| line.parse().unwrap()).collect()
+    };
+    let all: Vec<u64> = (1..=count as u64).collect();
+    assert_eq!(ids(&["list", "-o", "id"]), all);
+    assert_eq!(ids(&["list", "-o", "id", "--limit", "3"]), all[count - 3..]);
+    assert_eq!(ids(&["list", "-o", "id", "--limit", "4500"]), all[count - 4_500..]);
+    let json: serde_json::Value = serde_json::from_str(&world.ok(&["list", "--json"])).unwrap();
+    let told = json.as_array().unwrap().iter().map(|task| task["job"].as_u64().unwrap());
+    assert_eq!(told.collect::<Vec<u64>>(), all);
+    let table = world.ok(&["list", "--limit", "2"]);
+    let rows: Vec<&str> = table.lines().filter_map(|row| row.split(' ').next()).collect();
+    assert_eq!(rows[1..3], ["5199", "5200"], "{table}");
+}
+
+#[test]
 fn a_repeated_submit_with_the_same_key_is_the_same_job() {
     let world = world!();
     let mut node = world.up(2);
