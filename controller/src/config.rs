@@ -86,7 +86,7 @@ pub struct Retention {
     pub bytes: u64,
 }
 
-/// `256MiB or 1000000 commands`; one of them may be left out.
+/// `256MiB or 500000 commands`; one of them may be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotEvery {
     /// Bytes of log since the last snapshot.
@@ -260,7 +260,9 @@ impl Default for Retention {
 
 impl Default for SnapshotEvery {
     fn default() -> Self {
-        SnapshotEvery { bytes: 256 << 20, commands: 1_000_000 }
+        // A command costs about 12 µs to apply again, the snapshot before it 2 s: a start stays below 10 s
+        // of one core.
+        SnapshotEvery { bytes: 256 << 20, commands: 500_000 }
     }
 }
 
@@ -279,7 +281,7 @@ pub enum PartError {
     },
     /// Neither a size nor a count of commands.
     #[error(
-        "`{text}` is no distance between snapshots: write for example 256MiB or 1000000 commands"
+        "`{text}` is no distance between snapshots: write for example 256MiB or 500000 commands"
     )]
     NoDistance {
         /// The part.

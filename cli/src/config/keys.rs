@@ -56,7 +56,7 @@ pub const KEYS: [Key; 34] = [
     key("controller", "default_time", Kind::Duration, ""),
     key("controller", "max_time", Kind::Duration, ""),
     key("controller", "history_retention", Kind::Text, "90d, 10GiB"),
-    key("controller", "snapshot_every", Kind::Text, "256MiB or 1000000 commands"),
+    key("controller", "snapshot_every", Kind::Text, "256MiB or 500000 commands"),
     key("controller", "raft_heartbeat", Kind::Duration, "100ms"),
     key("controller", "raft_election_timeout", Kind::Duration, "500ms"),
     key("agent", "data", Kind::Text, ""),
