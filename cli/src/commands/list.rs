@@ -50,12 +50,8 @@ pub async fn list(context: &Context, args: &ListArgs) -> Result<u8, Failure> {
     while let Some(Page { below, from, kept }) = pages.pop() {
         let mut tasks = match kept {
             Some(tasks) => tasks,
-            None => {
-                let again = ListRequest { after_job: below, limit: PAGE, ..request.clone() };
-                page(&mut client, &again).await?.tasks
-            }
+            None => again(&mut client, &request, below, from).await?,
         };
-        tasks.retain(|task| task.job >= from);
         tasks.reverse();
         print(&renderer.list_page(&tasks))?;
     }
@@ -70,6 +66,26 @@ struct Page {
     from: u64,
     /// `None`: read again when its turn comes, for more would lie in memory.
     kept: Option<Vec<Task>>,
+}
+
+/// The tasks of a page that was not kept. They may have grown meanwhile, and so need several answers.
+async fn again(
+    client: &mut Client,
+    like: &ListRequest,
+    below: u64,
+    from: u64,
+) -> Result<Vec<Task>, Failure> {
+    let mut tasks: Vec<Task> = Vec::new();
+    let mut request = ListRequest { after_job: below, limit: PAGE, ..like.clone() };
+    loop {
+        let answer = page(client, &request).await?;
+        let reached = answer.tasks.last().is_none_or(|task| task.job <= from);
+        tasks.extend(answer.tasks.into_iter().filter(|task| task.job >= from));
+        if reached || answer.next_after_job == 0 {
+            return Ok(tasks);
+        }
+        request.after_job = answer.next_after_job;
+    }
 }
 
 async fn page(client: &mut Client, request: &ListRequest) -> Result<ListAnswer, Failure> {
