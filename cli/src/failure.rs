@@ -42,9 +42,6 @@ pub enum Failure {
     /// stdin gives nothing.
     #[error("cannot read standard input: {0}; give --stdin FILE or null")]
     Input(#[source] io::Error),
-    /// A member of a job that has none.
-    #[error("no task {0}: arrays are not in this version; give the job's number")]
-    NoSuchTask(proto::TaskId),
     /// `--timeout` ran out.
     #[error("{what} after {limit}: it goes on; docket wait {ids}")]
     TimedOut {
@@ -81,7 +78,6 @@ impl Failure {
             Failure::Client(error) => error.exit_code(),
             Failure::Spec(_) | Failure::Config(_) | Failure::Usage(_) => exit::USAGE,
             Failure::Role(error) => error.exit_code(),
-            Failure::NoSuchTask(_) => exit::NO_JOB,
             Failure::TimedOut { .. } => exit::TIMEOUT,
             Failure::LeftEarly => exit::INTERRUPTED,
             Failure::Told(code) => *code,

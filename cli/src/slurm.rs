@@ -36,16 +36,12 @@ const SLURM: [(&[&str], &str); 24] = [
 ];
 
 /// Options that the contract names and this version does not have, with what does the same now.
-const LATER: [(&[&str], &str); 12] = [
+const LATER: [(&[&str], &str); 11] = [
     (&["--after-ok"], "; start it when the other is done: docket wait ID && docket submit …"),
     (&["--after", "--after-any"], "; wait for the other first: docket wait ID; docket submit …"),
     (&["--after-not-ok", "--after-not"], "; in a shell: docket wait ID || docket submit …"),
     (&["--after-start", "--after-each"], "; wait for the other first: docket wait ID"),
     (&["--dependency", "-d"], "; wait for the other first: docket wait ID && docket submit …"),
-    (
-        &["--array", "-a"],
-        "; submit its members as jobs of their own, one a line: --from FILE.jsonl",
-    ),
     (&["--gpus", "-G", "--gres", "--resource"], "; mark the nodes that have it: --node-label k=v"),
     (&["--begin"], "; without it the job would start at once: submit it when it is time"),
     (&["--hold", "-H"], "; without it the job would start at once: submit it when it may run"),
@@ -64,10 +60,9 @@ pub fn hint(option: &str) -> Option<String> {
 }
 
 /// What `set` will change in a later version; only the priority can be changed now.
-const LATER_SET: [&str; 18] = [
+const LATER_SET: [&str; 17] = [
     "--time",
     "-t",
-    "--array-limit",
     "--name",
     "-J",
     "--cpus",

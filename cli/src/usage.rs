@@ -33,7 +33,7 @@ pub fn words(error: &clap::Error) -> String {
         }
         ErrorKind::MissingRequiredArgument => match parent(error).as_str() {
             "cancel" => "cancel what? give job IDs, or --user, --name, --state or --all".to_owned(),
-            "set" => "set what? docket set ID… --priority N".to_owned(),
+            "set" => "set what? docket set ID… --priority N, or --array-limit N".to_owned(),
             "wait" => "wait for what? docket wait ID…; docket list shows the jobs".to_owned(),
             of @ ("show" | "explain" | "events" | "logs" | "hold" | "release" | "suspend"
             | "resume") => {
@@ -155,7 +155,10 @@ mod tests {
         let text = refused("docket submit -t 0s -- true");
         assert!(text.contains("no limit"), "{text}");
         let text = refused("docket show abc");
-        assert_eq!(text, "ID abc: no job id: give a number such as 123");
+        assert_eq!(
+            text,
+            "ID abc: no job id: give a number such as 123, or a task of an array such as 123_7"
+        );
         let text = refused("docket submit --priority 1001 -- true");
         assert!(text.starts_with("--priority 1001: ") && text.contains("1000"), "{text}");
         assert_eq!(refused("docket up --data "), "--data: it needs a value");
@@ -185,8 +188,6 @@ mod tests {
         assert!(refused("docket submit --ntasks 4 -- true").contains("-c"));
         assert!(refused("docket submit --wrap=x").contains("sh -c"));
         assert!(refused("docket submit --partition=gpu -- true").contains("--queue"));
-        assert!(refused("docket submit --array 0-9 -- true").contains("not in this version"));
-        assert!(refused("docket submit -a 0-9 -- true").contains("not in this version"));
         assert!(refused("docket submit --retries 3 -- true").contains("not in this version"));
     }
 
@@ -194,7 +195,7 @@ mod tests {
     fn an_option_of_a_later_version_is_not_advised_away() {
         let text = refused("docket submit --after-ok 3 -- true");
         assert!(text.contains("docket wait ID && docket submit"), "{text}");
-        for option in ["--after-ok", "--array", "--begin", "--hold", "-H", "-d", "--retries"] {
+        for option in ["--after-ok", "--begin", "--hold", "-H", "-d", "--retries"] {
             let text = refused(&format!("docket submit {option}=1 -- true"));
             assert!(text.contains("not in this version of docket"), "{option}: {text}");
             assert!(!text.contains("leave it out"), "{option}: {text}");
@@ -229,15 +230,20 @@ mod tests {
 
     #[test]
     fn set_refuses_by_name_what_a_later_version_changes() {
-        for option in ["--time=+1h", "--array-limit=2", "--name=x", "--cpus=4", "-c=4", "--mem=2G"]
-        {
+        for option in ["--time=+1h", "--name=x", "--cpus=4", "-c=4", "--mem=2G"] {
             let text = refused(&format!("docket set 1 --priority 1 {option}"));
             let name = option.split('=').next().unwrap();
             assert!(text.starts_with(&format!("{name}: not in this version")), "{text}");
             assert!(text.contains("--priority"), "{text}");
         }
-        assert_eq!(refused("docket set 1"), "set what? docket set ID… --priority N");
-        assert_eq!(refused("docket set"), "set what? docket set ID… --priority N");
+        assert_eq!(
+            refused("docket set 1"),
+            "set what? docket set ID… --priority N, or --array-limit N"
+        );
+        assert_eq!(
+            refused("docket set"),
+            "set what? docket set ID… --priority N, or --array-limit N"
+        );
         let text = refused("docket set 1 --priority 1001");
         assert!(text.starts_with("--priority 1001: ") && text.contains("1000"), "{text}");
     }
@@ -249,7 +255,11 @@ mod tests {
                 let words = std::iter::once(name).chain(words.iter().copied());
                 super::words(&Cli::try_parse_from(words).unwrap_err())
             };
-            assert_eq!(refused(&["set", "1"]), "set what? docket set ID… --priority N", "{name}");
+            assert_eq!(
+                refused(&["set", "1"]),
+                "set what? docket set ID… --priority N, or --array-limit N",
+                "{name}"
+            );
             assert_eq!(refused(&["logs", "2", "3"]), "3: one word too many: it takes one job id");
             assert!(refused(&["wal", "verfy"]).contains("did you mean verify?"), "{name}");
         }
@@ -302,7 +312,7 @@ mod tests {
     fn help_shows_nothing_that_is_not_there() {
         let mut command = Cli::command();
         let help = command.find_subcommand_mut("submit").unwrap().render_long_help().to_string();
-        for later in ["--array", "--after", "--retries", "--gpus", "--hold", "--dry-run"] {
+        for later in ["--after", "--retries", "--gpus", "--hold", "--dry-run"] {
             assert!(!help.contains(later), "{later}");
         }
         assert!(!Cli::command().render_long_help().to_string().contains("keeper"));

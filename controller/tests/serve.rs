@@ -237,7 +237,7 @@ async fn a_wait_never_misses_the_end() {
         let job = world.submit().await;
         let mut jobs = world.jobs();
         let waiting = tokio::spawn(async move {
-            let request = v1::WaitRequest { jobs: vec![job] };
+            let request = v1::WaitRequest { jobs: vec![job], tasks: Vec::new() };
             let mut changes = jobs.wait(request).await.unwrap().into_inner();
             let mut states = Vec::new();
             while let Some(task) = changes.message().await.unwrap() {
@@ -252,7 +252,11 @@ async fn a_wait_never_misses_the_end() {
         let states = ended.expect("the end was missed").unwrap();
         assert_eq!(states.last().map(String::as_str), Some("EXIT"), "round {round}");
     }
-    let unknown = world.jobs().wait(v1::WaitRequest { jobs: vec![999] }).await.unwrap_err();
+    let unknown = world
+        .jobs()
+        .wait(v1::WaitRequest { jobs: vec![999], tasks: Vec::new() })
+        .await
+        .unwrap_err();
     assert_eq!(unknown.code(), tonic::Code::NotFound);
     assert_eq!(unknown.message(), "no job 999: the newest is 60");
     world.controller.stop().await;
@@ -373,7 +377,7 @@ async fn operators_see_the_controller_and_can_end_it() {
     assert!(!asked.kill);
     // An open stream does not hold up the stop.
     let job = world.submit().await;
-    let waiting = v1::WaitRequest { jobs: vec![job] };
+    let waiting = v1::WaitRequest { jobs: vec![job], tasks: Vec::new() };
     let mut changes = world.jobs().wait(waiting).await.unwrap().into_inner();
     assert_eq!(changes.message().await.unwrap().unwrap().state, "PEND");
     let begin = Instant::now();

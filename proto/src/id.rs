@@ -45,6 +45,12 @@ impl TaskId {
     }
 }
 
+impl From<JobId> for TaskId {
+    fn from(job: JobId) -> Self {
+        TaskId::plain(job)
+    }
+}
+
 impl AttemptId {
     /// Reads a wire reference; job and attempt must not be 0.
     pub fn from_wire(wire: Option<&v1::AttemptRef>) -> Result<Self, BadAttemptRef> {

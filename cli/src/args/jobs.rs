@@ -1,6 +1,6 @@
 //! Options of the commands that read or end jobs.
 
-use crate::parse;
+use crate::parse::{self, Named};
 use clap::{Args, ValueEnum};
 use proto::TaskId;
 use std::time::Duration;
@@ -40,9 +40,9 @@ impl OutputArgs {
 /// `docket show`.
 #[derive(Debug, Args)]
 pub struct ShowArgs {
-    /// Job ids
-    #[arg(required = true, value_name = "ID", value_parser = parse::task_id)]
-    pub ids: Vec<TaskId>,
+    /// Job ids, or tasks as 123_0-9
+    #[arg(required = true, value_name = "ID", value_parser = parse::named)]
+    pub ids: Vec<Named>,
     /// Form of the output.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -125,9 +125,9 @@ pub enum SortBy {
 /// `docket wait`.
 #[derive(Debug, Args)]
 pub struct WaitArgs {
-    /// Job ids
-    #[arg(required = true, value_name = "ID", value_parser = parse::task_id)]
-    pub ids: Vec<TaskId>,
+    /// Job ids, or tasks as 123_0-9
+    #[arg(required = true, value_name = "ID", value_parser = parse::named)]
+    pub ids: Vec<Named>,
     /// Give up after this time with exit code 124 [default: never]
     #[arg(long, value_name = "DUR", allow_negative_numbers = true, value_parser = units::duration)]
     pub timeout: Option<Duration>,
@@ -169,8 +169,8 @@ pub struct LogsArgs {
 )]
 pub struct CancelArgs {
     /// Job ids
-    #[arg(value_name = "ID", value_parser = parse::task_id, required_unless_present_any = ["user", "name", "state", "all"], conflicts_with_all = ["user", "name", "state", "all"])]
-    pub ids: Vec<TaskId>,
+    #[arg(value_name = "ID", value_parser = parse::named, required_unless_present_any = ["user", "name", "state", "all"], conflicts_with_all = ["user", "name", "state", "all"])]
+    pub ids: Vec<Named>,
     /// Live jobs of this user
     #[arg(long, value_name = "U")]
     pub user: Option<String>,

@@ -2,6 +2,7 @@
 
 use crate::parse;
 use clap::{Args, ValueEnum};
+use proto::v1::ArraySpec;
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -49,6 +50,9 @@ pub struct JobOptions {
     /// Name of the job [default: base name of the command]
     #[arg(short = 'J', long, value_name = "NAME")]
     pub name: Option<String>,
+    /// Many tasks of the same: numbers such as 0-99, 0-99:2 or 1,3,5-7, and %N at once at most
+    #[arg(short = 'a', long, value_name = "N-M[:S][%L]", value_parser = parse::array)]
+    pub array: Option<ArraySpec>,
     /// Cpus to reserve, a count
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub cpus: u32,
@@ -73,7 +77,7 @@ pub struct JobOptions {
     /// Standard input: a file, `-` for yours (up to 1 MiB), or `null` [default: null]
     #[arg(long, value_name = "FILE|-|null")]
     pub stdin: Option<OsString>,
-    /// File for standard output; %j job, %x name, %u user, %n node, %t attempt [default: kept by the node]
+    /// File for standard output; %j job, %a task, %x name, %u user, %n node, %t attempt [default: kept by the node]
     #[arg(short = 'o', long, value_name = "PATTERN")]
     pub stdout: Option<OsString>,
     /// File for standard error; patterns as for --stdout [default: kept by the node]

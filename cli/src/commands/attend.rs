@@ -13,6 +13,7 @@ use crate::render::verdict;
 use crate::say::note;
 use futures::future::OptionFuture;
 use proto::v1::{CancelRequest, LogsRequest, Task};
+use proto::{JobId, TaskId};
 use std::io::{self, IsTerminal};
 use std::pin::pin;
 use std::time::Duration;
@@ -152,6 +153,10 @@ async fn cancel(mut client: Client, job: u64, signal: Option<u32>) -> Result<(),
 }
 
 /// The job and both of its outputs, each at its own pace.
+fn plain(job: u64) -> TaskId {
+    TaskId::plain(JobId(job))
+}
+
 async fn see_through(client: &Client, job: u64, shown: Shown) -> Result<u8, Failure> {
     let (tell, told) = watch::channel(None::<Task>);
     let mut waiter = client.clone();
@@ -159,7 +164,7 @@ async fn see_through(client: &Client, job: u64, shown: Shown) -> Result<u8, Fail
         let seen = |task: &Task| {
             tell.send_replace(Some(task.clone()));
         };
-        follow(&mut waiter, &[job], Until::All, seen).await
+        follow(&mut waiter, &[plain(job)], Until::All, seen).await
     };
     let (ended, stdout, stderr, ()) = tokio::join!(
         waiting,
@@ -192,7 +197,7 @@ async fn explain_queue(client: &Client, job: u64, mut told: watch::Receiver<Opti
         let why = if why.is_empty() { "docket explain tells why".to_owned() } else { why };
         note(&format!("job {job} waits: {why}"));
     };
-    let jobs = [job];
+    let jobs = [plain(job)];
     // A job that has begun or ended meanwhile ends the asking.
     tokio::select! {
         () = tell_when_stuck(client, &jobs, queued) => {}

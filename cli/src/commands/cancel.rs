@@ -1,7 +1,7 @@
 //! `docket cancel`: ids at once; a set is counted first and asked about on a terminal; without one it
 //! needs `-y`.
 
-use super::context::{Context, jobs};
+use super::context::{Context, parts};
 use crate::args::{CancelArgs, Output};
 use crate::client::{Client, ClientError, Patience, request_id, result_exit};
 use crate::exit;
@@ -21,12 +21,13 @@ pub async fn cancel(context: &Context, args: &CancelArgs) -> Result<u8, Failure>
     if args.ids.is_empty() {
         return cancel_set(context, args, &mut client).await;
     }
-    let ids = jobs(&args.ids)?;
     let mut results = Vec::new();
-    for part in ids.chunks(JOBS_MAX) {
+    for part in args.ids.chunks(JOBS_MAX) {
+        let (jobs, tasks) = parts(part);
         let request = CancelRequest {
             request_id: request_id(),
-            jobs: part.to_vec(),
+            jobs,
+            tasks,
             signal: args.signal,
             ..CancelRequest::default()
         };

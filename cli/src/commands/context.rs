@@ -4,10 +4,12 @@ use crate::args::{Global, Output};
 use crate::client::{Client, Places};
 use crate::config::client_server;
 use crate::failure::Failure;
+use crate::parse::Named;
 use crate::render::{self, Render, View};
 use jiff::tz::TimeZone;
-use proto::TaskId;
+use proto::{JobId, TaskId, v1};
 use rustix::termios::tcgetwinsize;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,6 +18,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const USUAL_WIDTH: usize = 80;
 /// Narrower than this no table is readable.
 const NARROWEST: usize = 40;
+
+/// Most jobs and tasks that a command names one by one; the server's limit of a request.
+const EACH_MAX: usize = 10_000;
 
 /// The command line and its surroundings.
 pub struct Context {
@@ -77,15 +82,47 @@ pub fn colour() -> bool {
     !no && !dumb && std::io::stdout().is_terminal()
 }
 
-/// The job numbers of ids; a member of an array is refused, for no job has members yet.
-pub fn jobs(ids: &[TaskId]) -> Result<Vec<u64>, Failure> {
-    ids.iter().map(job).collect()
+/// What ids name, as requests carry it: whole jobs, and tasks of arrays.
+pub fn parts(ids: &[Named]) -> (Vec<u64>, Vec<v1::TaskSet>) {
+    let whole = ids.iter().filter(|named| named.tasks.is_empty()).map(|named| named.job);
+    let some = ids.iter().filter(|named| !named.tasks.is_empty());
+    let set = |named: &Named| v1::TaskSet { job: named.job, ranges: named.tasks.clone() };
+    (whole.collect(), some.map(set).collect())
 }
 
-/// The job number of an id.
-pub fn job(id: &TaskId) -> Result<u64, Failure> {
-    match id.index {
-        None => Ok(id.job.0),
-        Some(_) => Err(Failure::NoSuchTask(*id)),
+/// The same of ids one by one.
+pub fn requested(ids: &[TaskId]) -> (Vec<u64>, Vec<v1::TaskSet>) {
+    let whole = ids.iter().filter(|id| id.index.is_none()).map(|id| id.job.0);
+    let mut sets: Vec<v1::TaskSet> = Vec::new();
+    for (id, index) in ids.iter().filter_map(|id| Some((id, id.index?))) {
+        let range = v1::TaskRange { first: index, last: index, step: 1 };
+        match sets.last_mut().filter(|set| set.job == id.job.0) {
+            Some(set) => set.ranges.push(range),
+            None => sets.push(v1::TaskSet { job: id.job.0, ranges: vec![range] }),
+        }
     }
+    (whole.collect(), sets)
+}
+
+/// What ids name, one by one: a plain job or a whole array by its id, tasks by theirs. Each once.
+pub fn each(ids: &[Named]) -> Result<Vec<TaskId>, Failure> {
+    let mut each = BTreeSet::new();
+    for named in ids {
+        let job = JobId(named.job);
+        if named.tasks.is_empty() {
+            each.insert(TaskId::plain(job));
+        }
+        for range in &named.tasks {
+            let step = usize::try_from(range.step.max(1)).unwrap_or(usize::MAX);
+            for index in (range.first..=range.last).step_by(step) {
+                each.insert(TaskId { job, index: Some(index) });
+                if each.len() > EACH_MAX {
+                    return Err(Failure::Usage(format!(
+                        "more than {EACH_MAX} jobs and tasks: name whole arrays by their ids"
+                    )));
+                }
+            }
+        }
+    }
+    Ok(each.into_iter().collect())
 }

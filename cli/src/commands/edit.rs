@@ -1,6 +1,6 @@
 //! `docket hold`, `release`, `suspend`, `resume` and `set`: each job is answered for itself.
 
-use super::context::{Context, jobs};
+use super::context::{Context, parts};
 use crate::args::{EditArgs, Output, SetArgs};
 use crate::client::{Client, ClientError, Patience, request_id, result_exit};
 use crate::exit;
@@ -24,20 +24,27 @@ pub enum Edit {
     Resume,
     /// Give them this priority.
     Priority(i32),
+    /// Let so many tasks of an array run at once; 0: any number.
+    ArrayLimit(u32),
 }
 
 /// `docket set`.
 pub async fn set(context: &Context, args: &SetArgs) -> Result<u8, Failure> {
-    edit(context, &args.jobs, Edit::Priority(args.priority)).await
+    let change = match (args.priority, args.array_limit) {
+        (Some(priority), _) => Edit::Priority(priority),
+        (None, limit) => Edit::ArrayLimit(limit.unwrap_or(0)),
+    };
+    edit(context, &args.jobs, change).await
 }
 
 /// Changes jobs, and says what became of each; the exit code is that of the first refusal.
 pub async fn edit(context: &Context, args: &EditArgs, edit: Edit) -> Result<u8, Failure> {
     let mut client = context.client().await?;
     let mut results = Vec::new();
-    for part in jobs(&args.ids)?.chunks(JOBS_MAX) {
+    for part in args.ids.chunks(JOBS_MAX) {
+        let (jobs, tasks) = parts(part);
         // One id for all tries of one request: repeated, it changes nothing more.
-        let request = EditRequest { request_id: request_id(), jobs: part.to_vec() };
+        let request = EditRequest { request_id: request_id(), jobs, tasks };
         results.extend(send(&mut client, edit, &request).await?);
     }
     tell(context, args.json, &results)
@@ -56,12 +63,19 @@ async fn send(
             Edit::Suspend => jobs.suspend(request).await,
             Edit::Resume => jobs.resume(request).await,
             Edit::Priority(priority) => {
-                let EditRequest { request_id, jobs: ids } = request;
-                jobs.set(SetRequest { request_id, jobs: ids, priority: Some(priority) }).await
+                jobs.set(SetRequest { priority: Some(priority), ..set_of(request) }).await
+            }
+            Edit::ArrayLimit(limit) => {
+                jobs.set(SetRequest { array_limit: Some(limit), ..set_of(request) }).await
             }
         }
     };
     Ok(client.ask(Patience::CHANGE, note, ask).await?.results)
+}
+
+fn set_of(request: EditRequest) -> SetRequest {
+    let EditRequest { request_id, jobs, tasks } = request;
+    SetRequest { request_id, jobs, tasks, ..SetRequest::default() }
 }
 
 fn tell(context: &Context, json: bool, results: &[EditResult]) -> Result<u8, Failure> {

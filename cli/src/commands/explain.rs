@@ -1,6 +1,6 @@
 //! `docket explain` and `docket events`.
 
-use super::context::{Context, job, jobs};
+use super::context::Context;
 use crate::args::{EventsArgs, ExplainArgs};
 use crate::client::Patience;
 use crate::exit;
@@ -12,8 +12,8 @@ use proto::v1::{EventsRequest, ExplainRequest};
 pub async fn explain(context: &Context, args: &ExplainArgs) -> Result<u8, Failure> {
     let mut client = context.client().await?;
     let mut answers = Vec::new();
-    for id in jobs(&args.ids)? {
-        let request = ExplainRequest { job: id, task: None };
+    for id in &args.ids {
+        let request = ExplainRequest { job: id.job.0, task: id.index };
         let answer = client
             .ask(Patience::READ, note, async |client| client.jobs().explain(request).await)
             .await?;
@@ -25,7 +25,7 @@ pub async fn explain(context: &Context, args: &ExplainArgs) -> Result<u8, Failur
 
 /// How a job got into its state.
 pub async fn events(context: &Context, args: &EventsArgs) -> Result<u8, Failure> {
-    let request = EventsRequest { job: job(&args.id)?, task: None };
+    let request = EventsRequest { job: args.id.job.0, task: args.id.index };
     let mut client = context.client().await?;
     let answer = client
         .ask(Patience::READ, note, async |client| client.jobs().events(request).await)

@@ -1,8 +1,10 @@
 //! Waiting for jobs: the end of a stream is never the end of a job, so it is asked for again.
 
+use super::context::requested;
 use crate::client::{Backoff, Client, ClientError, Patience};
 use crate::say::note;
 use proto::v1::{Task, WaitRequest};
+use proto::{JobId, TaskId};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tonic::Status;
@@ -23,11 +25,11 @@ pub enum Until {
 /// server; gives the ended ones in the order of their ends. Every message is shown to `seen` first.
 pub async fn follow(
     client: &mut Client,
-    jobs: &[u64],
+    jobs: &[TaskId],
     until: Until,
     mut seen: impl FnMut(&Task),
 ) -> Result<Vec<Task>, ClientError> {
-    let mut pending: BTreeSet<u64> = jobs.iter().copied().collect();
+    let mut pending: BTreeSet<TaskId> = jobs.iter().copied().collect();
     let mut ended = Vec::new();
     let mut backoff = Backoff::new(Patience::ENDLESS, note);
     loop {
@@ -40,7 +42,7 @@ pub async fn follow(
                     Ok(Some(task)) => {
                         backoff.reset();
                         seen(&task);
-                        if task.terminal && pending.remove(&task.job) {
+                        if task.terminal && pending.remove(&id_of(&task)) {
                             ended.push(task);
                         }
                         if pending.is_empty() || (until == Until::Any && !ended.is_empty()) {
@@ -54,13 +56,23 @@ pub async fn follow(
     }
 }
 
-async fn open(client: &Client, pending: &BTreeSet<u64>) -> Result<tonic::Streaming<Task>, Status> {
-    let request = WaitRequest { jobs: pending.iter().copied().collect() };
+async fn open(
+    client: &Client,
+    pending: &BTreeSet<TaskId>,
+) -> Result<tonic::Streaming<Task>, Status> {
+    let pending: Vec<TaskId> = pending.iter().copied().collect();
+    let (jobs, tasks) = requested(&pending);
+    let request = WaitRequest { jobs, tasks };
     let mut jobs = client.jobs();
     match tokio::time::timeout(OPEN_TIMEOUT, jobs.wait(request)).await {
         Ok(answer) => answer.map(tonic::Response::into_inner),
         Err(_) => Err(Status::unavailable("no answer in 30 s")),
     }
+}
+
+/// The id of what a message tells about.
+pub fn id_of(task: &Task) -> TaskId {
+    TaskId { job: JobId(task.job), index: task.task }
 }
 
 /// A stream that ended in order before its jobs did.
@@ -78,6 +90,10 @@ mod tests {
         Ok(Task { job, state: state.to_owned(), terminal, ..Task::default() })
     }
 
+    fn plain<const N: usize>(jobs: [u64; N]) -> [TaskId; N] {
+        jobs.map(|job| TaskId::plain(JobId(job)))
+    }
+
     #[tokio::test]
     async fn the_end_of_a_stream_is_never_the_end_of_a_job() {
         let fake = Fake::default();
@@ -90,7 +106,8 @@ mod tests {
         .into();
         let mut client = fake.serve();
         let mut seen = Vec::new();
-        let ended = follow(&mut client, &[2, 1], Until::All, |task| seen.push(task.state.clone()));
+        let ids = plain([2, 1]);
+        let ended = follow(&mut client, &ids, Until::All, |task| seen.push(task.state.clone()));
         let ended: Vec<u64> = ended.await.unwrap().iter().map(|task| task.job).collect();
         assert_eq!(ended, [1, 2]);
         assert_eq!(seen, ["RUN", "PEND", "DONE", "UNKWN", "EXIT"]);
@@ -105,9 +122,9 @@ mod tests {
         fake.0.lock().unwrap().waits =
             [vec![task(1, "RUN"), task(2, "EXIT")], vec![Err(missing)]].into();
         let mut client = fake.serve();
-        let ended = follow(&mut client, &[1, 2], Until::Any, |_| ()).await.unwrap();
+        let ended = follow(&mut client, &plain([1, 2]), Until::Any, |_| ()).await.unwrap();
         assert_eq!((ended.len(), ended[0].job), (1, 2));
-        let error = follow(&mut client, &[9], Until::All, |_| ()).await.unwrap_err();
+        let error = follow(&mut client, &plain([9]), Until::All, |_| ()).await.unwrap_err();
         assert_eq!((error.exit_code(), error.to_string().contains("no job 9")), (66, true));
     }
 }

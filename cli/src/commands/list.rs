@@ -30,6 +30,7 @@ pub async fn list(context: &Context, args: &ListArgs) -> Result<u8, Failure> {
     let usual = if form == Output::Table { TABLE_ROWS } else { u32::MAX };
     let mut left = args.limit.unwrap_or(usual);
     let mut request = request(args);
+    request.fold_arrays = matches!(form, Output::Table | Output::Id);
     let mut summary: Option<ListSummary> = None;
     let mut pages: Vec<Page> = Vec::new();
     loop {
@@ -37,10 +38,12 @@ pub async fn list(context: &Context, args: &ListArgs) -> Result<u8, Failure> {
         let answer = page(&mut client, &request).await?;
         summary.get_or_insert_with(|| first_summary(args, &answer));
         left = left.saturating_sub(u32::try_from(answer.tasks.len()).unwrap_or(u32::MAX));
-        let (below, from) = (request.after_job, answer.tasks.last().map_or(0, |task| task.job));
+        let below = (request.after_job, request.after_task);
+        let from = answer.tasks.last().map_or((0, None), |task| (task.job, task.task));
         let kept = (pages.len() < KEPT_PAGES).then_some(answer.tasks);
         pages.push(Page { below, from, kept });
         request.after_job = answer.next_after_job;
+        request.after_task = answer.next_after_task;
         if left == 0 || answer.next_after_job == 0 {
             break;
         }
@@ -60,10 +63,10 @@ pub async fn list(context: &Context, args: &ListArgs) -> Result<u8, Failure> {
     Ok(exit::DONE)
 }
 
-/// Ids from `from` up to, not including, `below`; 0 as `below`: up to the newest.
+/// Tasks from `from` up to, not including, `below`; job 0 as `below`: up to the newest.
 struct Page {
-    below: u64,
-    from: u64,
+    below: (u64, Option<u32>),
+    from: (u64, Option<u32>),
     /// `None`: read again when its turn comes, for more would lie in memory.
     kept: Option<Vec<Task>>,
 }
@@ -72,19 +75,21 @@ struct Page {
 async fn again(
     client: &mut Client,
     like: &ListRequest,
-    below: u64,
-    from: u64,
+    (after_job, after_task): (u64, Option<u32>),
+    from: (u64, Option<u32>),
 ) -> Result<Vec<Task>, Failure> {
     let mut tasks: Vec<Task> = Vec::new();
-    let mut request = ListRequest { after_job: below, limit: PAGE, ..like.clone() };
+    let mut request = ListRequest { after_job, after_task, limit: PAGE, ..like.clone() };
     loop {
         let answer = page(client, &request).await?;
-        let reached = answer.tasks.last().is_none_or(|task| task.job <= from);
-        tasks.extend(answer.tasks.into_iter().filter(|task| task.job >= from));
+        let id = |task: &Task| (task.job, task.task);
+        let reached = answer.tasks.last().is_none_or(|task| id(task) <= from);
+        tasks.extend(answer.tasks.into_iter().filter(|task| id(task) >= from));
         if reached || answer.next_after_job == 0 {
             return Ok(tasks);
         }
         request.after_job = answer.next_after_job;
+        request.after_task = answer.next_after_task;
     }
 }
 

@@ -1,6 +1,6 @@
 //! `docket logs`.
 
-use super::context::{Context, job};
+use super::context::Context;
 use super::copy::{CopyError, copy};
 use super::sink::{Sink, Stream};
 use crate::args::LogsArgs;
@@ -12,8 +12,8 @@ use proto::v1::LogsRequest;
 /// Prints an output as it is.
 pub async fn logs(context: &Context, args: &LogsArgs) -> Result<u8, Failure> {
     let request = LogsRequest {
-        job: job(&args.id)?,
-        task: None,
+        job: args.id.job.0,
+        task: args.id.index,
         stderr: args.stderr,
         offset: args.offset,
         tail_lines: args.tail,

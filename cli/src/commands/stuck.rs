@@ -2,6 +2,7 @@
 
 use crate::client::{Client, Patience};
 use crate::say::note;
+use proto::TaskId;
 use proto::v1::{ExplainAnswer, ExplainRequest};
 use std::pin::pin;
 use std::time::Duration;
@@ -25,7 +26,7 @@ const LOOKS: Looks = Looks {
 const LOOKED_AT_MAX: usize = 16;
 
 /// Waits, and says in one line meanwhile which job can never run.
-pub async fn with_word<T>(client: &Client, jobs: &[u64], waiting: impl Future<Output = T>) -> T {
+pub async fn with_word<T>(client: &Client, jobs: &[TaskId], waiting: impl Future<Output = T>) -> T {
     let mut waiting = pin!(waiting);
     tokio::select! {
         done = &mut waiting => return done,
@@ -36,11 +37,11 @@ pub async fn with_word<T>(client: &Client, jobs: &[u64], waiting: impl Future<Ou
 
 /// Looks until it can say which of the jobs can never run, and says it. `queued` is called once if
 /// there was nothing of that kind to say for a moment.
-pub async fn tell_when_stuck(client: &Client, jobs: &[u64], queued: impl FnOnce()) {
+pub async fn tell_when_stuck(client: &Client, jobs: &[TaskId], queued: impl FnOnce()) {
     tell_at(client, jobs, &LOOKS, queued).await;
 }
 
-async fn tell_at(client: &Client, jobs: &[u64], looks: &Looks, queued: impl FnOnce()) {
+async fn tell_at(client: &Client, jobs: &[TaskId], looks: &Looks, queued: impl FnOnce()) {
     tokio::time::sleep(looks.first).await;
     if told(client, jobs).await {
         return;
@@ -58,7 +59,7 @@ async fn tell_at(client: &Client, jobs: &[u64], looks: &Looks, queued: impl FnOn
     }
 }
 
-async fn told(client: &Client, jobs: &[u64]) -> bool {
+async fn told(client: &Client, jobs: &[TaskId]) -> bool {
     for job in jobs.iter().take(LOOKED_AT_MAX) {
         if let Some(why) = never_runs(client, *job).await {
             note(&why);
@@ -69,15 +70,15 @@ async fn told(client: &Client, jobs: &[u64]) -> bool {
 }
 
 /// The words for a job that no node can ever run. An error is none: whoever follows the job tells.
-async fn never_runs(client: &Client, job: u64) -> Option<String> {
+async fn never_runs(client: &Client, job: TaskId) -> Option<String> {
     let mut client = client.clone();
-    let request = ExplainRequest { job, task: None };
+    let request = ExplainRequest { job: job.job.0, task: job.index };
     let ask = async |client: &Client| client.jobs().explain(request).await;
     let answer = client.ask(Patience::READ, |_| (), ask).await.ok()?;
     words(job, &answer)
 }
 
-fn words(job: u64, answer: &ExplainAnswer) -> Option<String> {
+fn words(job: TaskId, answer: &ExplainAnswer) -> Option<String> {
     let task = answer.task.as_ref().filter(|task| task.state == "PEND")?;
     let never = !answer.nodes.is_empty() && answer.nodes.iter().all(|node| node.never);
     never.then(|| {
@@ -95,6 +96,8 @@ mod tests {
     use super::*;
     use proto::v1::{ExplainNode, Task};
 
+    const SEVEN: TaskId = TaskId { job: proto::JobId(7), index: None };
+
     fn answer(state: &str, never: &[bool]) -> ExplainAnswer {
         let message = "no node is large enough: cpus: 64 asked, 8 in all on n1".to_owned();
         ExplainAnswer {
@@ -109,13 +112,13 @@ mod tests {
 
     #[test]
     fn only_a_queued_job_that_every_node_refuses_for_ever_is_told() {
-        let text = words(7, &answer("PEND", &[true, true])).unwrap();
+        let text = words(SEVEN, &answer("PEND", &[true, true])).unwrap();
         assert!(text.starts_with("job 7 waits: no node is large enough: cpus"), "{text}");
         assert!(text.contains("it starts if a node joins that can run it"), "{text}");
         for (state, never) in
             [("PEND", &[true, false][..]), ("PEND", &[]), ("RUN", &[true]), ("EXIT", &[])]
         {
-            assert_eq!(words(7, &answer(state, never)), None, "{state} {never:?}");
+            assert_eq!(words(SEVEN, &answer(state, never)), None, "{state} {never:?}");
         }
     }
 
@@ -124,7 +127,7 @@ mod tests {
         let fake = Fake::default();
         fake.0.lock().unwrap().explains = explains.into();
         let mut queued = false;
-        tell_at(&fake.serve(), &[7], looks, || queued = true).await;
+        tell_at(&fake.serve(), &[SEVEN], looks, || queued = true).await;
         assert!(fake.0.lock().unwrap().explains.is_empty());
         queued
     }
@@ -149,7 +152,7 @@ mod tests {
     async fn a_server_that_cannot_tell_is_not_an_error() {
         let fake = Fake::default();
         let client = fake.serve();
-        assert_eq!(never_runs(&client, 7).await, None);
-        assert_eq!(with_word(&client, &[7], async { 5 }).await, 5);
+        assert_eq!(never_runs(&client, SEVEN).await, None);
+        assert_eq!(with_word(&client, &[SEVEN], async { 5 }).await, 5);
     }
 }

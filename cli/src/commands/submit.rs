@@ -15,6 +15,7 @@ use crate::failure::Failure;
 use crate::render::{submitted_json, task_line, verdict};
 use crate::say::{note, print};
 use crate::spec::{Here, build};
+use proto::{JobId, TaskId};
 
 /// Submits one job, or one for each line of a file.
 pub async fn submit(context: &Context, args: &SubmitArgs) -> Result<u8, Failure> {
@@ -38,7 +39,8 @@ pub async fn submit(context: &Context, args: &SubmitArgs) -> Result<u8, Failure>
 /// `--wait`: as `docket wait` of the one job.
 async fn wait_for(client: &mut Client, job: u64, json: bool) -> Result<u8, Failure> {
     let asker = client.clone();
-    let ended = with_word(&asker, &[job], follow(client, &[job], Until::All, |_| ())).await?;
+    let ids = [TaskId::plain(JobId(job))];
+    let ended = with_word(&asker, &ids, follow(client, &ids, Until::All, |_| ())).await?;
     for task in &ended {
         if json {
             print(&task_line(task))?;

@@ -1,7 +1,7 @@
 //! `docket wait`.
 
-use super::context::{Context, jobs};
-use super::follow::{Until, follow};
+use super::context::{Context, each};
+use super::follow::{Until, follow, id_of};
 use super::outcome::exit_code_of_all;
 use super::stuck::with_word;
 use crate::args::WaitArgs;
@@ -9,6 +9,7 @@ use crate::failure::Failure;
 use crate::render::escape::line;
 use crate::render::{task_line, verdict};
 use crate::say::{note, print};
+use proto::TaskId;
 use proto::v1::Task;
 use std::collections::BTreeMap;
 use units::exact_duration;
@@ -18,21 +19,19 @@ const JOBS_MAX: usize = 10_000;
 
 /// Waits, says how each ended that is not DONE, and gives the exit code.
 pub async fn wait(context: &Context, args: &WaitArgs) -> Result<u8, Failure> {
-    let mut ids = jobs(&args.ids)?;
-    ids.sort_unstable();
-    ids.dedup();
+    let ids = each(&args.ids)?;
     let until = if args.any { Until::Any } else { Until::All };
     if until == Until::Any && ids.len() > JOBS_MAX {
         return Err(Failure::Usage(format!("--any takes at most {JOBS_MAX} ids: give fewer")));
     }
     let mut client = context.client().await?;
-    let mut states: BTreeMap<u64, Seen> = BTreeMap::new();
+    let mut states: BTreeMap<TaskId, Seen> = BTreeMap::new();
     let asker = client.clone();
     let waiting = with_word(&asker, &ids, async {
         let mut ended = Vec::new();
         for part in ids.chunks(JOBS_MAX) {
             let seen = |task: &Task| {
-                states.insert(task.job, Seen::of(task));
+                states.insert(id_of(task), Seen::of(task));
             };
             ended.extend(follow(&mut client, part, until, seen).await?);
         }
@@ -54,7 +53,7 @@ fn told(args: &WaitArgs, ended: &[Task]) -> Result<(), Failure> {
         if args.json {
             print(&task_line(task))?;
         } else if args.any {
-            print(&format!("{}\n", task.job))?;
+            print(&format!("{}\n", id_of(task)))?;
         }
         if task.state != "DONE" {
             note(&verdict(task));
@@ -79,7 +78,7 @@ impl Seen {
     }
 
     /// What it still is; one that was stopped ends by no waiting.
-    fn words(&self, job: u64) -> String {
+    fn words(&self, job: TaskId) -> String {
         match self.state.as_str() {
             "SUSP" => format!(
                 "job {job} is suspended: {} or root can let it go on with docket resume {job}",
@@ -90,10 +89,10 @@ impl Seen {
     }
 }
 
-fn timed_out(ids: &[u64], states: &BTreeMap<u64, Seen>, limit: &str) -> Failure {
-    let ended = |id: &&u64| states.get(id).is_some_and(Seen::ended);
-    let live: Vec<&u64> = ids.iter().filter(|id| !ended(id)).collect();
-    let stopped = |id: &&&u64| states.get(id).is_some_and(|seen| seen.state == "SUSP");
+fn timed_out(ids: &[TaskId], states: &BTreeMap<TaskId, Seen>, limit: &str) -> Failure {
+    let ended = |id: &&TaskId| states.get(id).is_some_and(Seen::ended);
+    let live: Vec<&TaskId> = ids.iter().filter(|id| !ended(id)).collect();
+    let stopped = |id: &&&TaskId| states.get(id).is_some_and(|seen| seen.state == "SUSP");
     let what = match live[..] {
         [one] => match states.get(one) {
             Some(seen) => seen.words(*one),
@@ -116,20 +115,24 @@ fn timed_out(ids: &[u64], states: &BTreeMap<u64, Seen>, limit: &str) -> Failure 
 mod tests {
     use super::*;
 
-    fn states(states: &[(u64, &str)]) -> BTreeMap<u64, Seen> {
+    fn plain(job: u64) -> TaskId {
+        TaskId::plain(proto::JobId(job))
+    }
+
+    fn states(states: &[(u64, &str)]) -> BTreeMap<TaskId, Seen> {
         let seen = |state: &str| Seen { state: state.to_owned(), user: "mia".to_owned() };
-        states.iter().map(|(id, state)| (*id, seen(state))).collect()
+        states.iter().map(|(id, state)| (plain(*id), seen(state))).collect()
     }
 
     #[test]
     fn a_wait_that_times_out_on_a_suspended_job_says_who_can_resume_it() {
-        let text = timed_out(&[4], &states(&[(4, "SUSP")]), "5s").to_string();
+        let text = timed_out(&[plain(4)], &states(&[(4, "SUSP")]), "5s").to_string();
         let expected = "job 4 is suspended: mia or root can let it go on with docket resume 4";
         assert!(text.contains(expected), "{text}");
-        let text = timed_out(&[4], &states(&[(4, "RUN")]), "5s").to_string();
+        let text = timed_out(&[plain(4)], &states(&[(4, "RUN")]), "5s").to_string();
         assert!(text.contains("job 4 is still RUN"), "{text}");
         let three = states(&[(1, "DONE"), (2, "SUSP"), (3, "RUN")]);
-        let text = timed_out(&[1, 2, 3], &three, "5s").to_string();
+        let text = timed_out(&[1, 2, 3].map(plain), &three, "5s").to_string();
         assert!(text.contains("2 of 3 jobs have not ended (1 suspended, until docket resume)"));
     }
 }

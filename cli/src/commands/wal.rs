@@ -252,6 +252,7 @@ fn kind_name(kind: &command::Kind) -> &'static str {
         command::Kind::Priority(_) => "priority",
         command::Kind::ConfirmDead(_) => "confirm-dead",
         command::Kind::Fenced(_) => "fenced",
+        command::Kind::ArrayLimit(_) => "array-limit",
     }
 }
 

@@ -3,4 +3,6 @@
 
 mod words;
 
-pub use words::{label, nearest, signal, signal_name, state, task_id};
+pub use words::{
+    Named, array, array_limit, label, named, nearest, signal, signal_name, state, task_id,
+};

@@ -1,6 +1,6 @@
 //! Single words with a fixed vocabulary: ids, states, signals, labels.
 
-use proto::TaskId;
+use proto::{TaskId, v1};
 
 /// The states, as every output names them (design 3).
 pub const STATES: [&str; 6] = ["PEND", "RUN", "SUSP", "UNKWN", "DONE", "EXIT"];
@@ -56,13 +56,86 @@ pub enum ListError {
     #[error("a label is written key=value")]
     Label,
     /// Not a job id.
-    #[error("no job id: give a number such as 123")]
+    #[error("no job id: give a number such as 123, or a task of an array such as 123_7")]
     Id,
+    /// No task numbers.
+    #[error("no task numbers: write them as 7, 0-99, 0-99:2 or 1,3,5-7, each range upwards")]
+    Tasks,
+    /// No limit of an array.
+    #[error("no limit: how many tasks may run at once, from 1, or none")]
+    ArrayLimit,
 }
 
 /// Reads a job or task id.
 pub fn task_id(text: &str) -> Result<TaskId, ListError> {
     text.parse().map_err(|_| ListError::Id)
+}
+
+/// A job, or some tasks of an array.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Named {
+    /// The job.
+    pub job: u64,
+    /// The tasks; none: the whole job.
+    pub tasks: Vec<v1::TaskRange>,
+}
+
+/// Reads what a command is about: `123`, `123_7`, `123_0-9:2,12`.
+pub fn named(text: &str) -> Result<Named, ListError> {
+    let (job, tasks) = match text.split_once('_') {
+        None => (text, Vec::new()),
+        Some((job, tasks)) => {
+            let inner = tasks.strip_prefix('[').and_then(|tasks| tasks.strip_suffix(']'));
+            (job, ranges(inner.unwrap_or(tasks))?)
+        }
+    };
+    match task_id(job)? {
+        TaskId { job, index: None } => Ok(Named { job: job.0, tasks }),
+        TaskId { .. } => Err(ListError::Id),
+    }
+}
+
+/// Reads task numbers: `0-99`, `0-99:2`, `1,3,5-7`.
+pub fn ranges(text: &str) -> Result<Vec<v1::TaskRange>, ListError> {
+    text.split(',').map(range).collect()
+}
+
+fn range(text: &str) -> Result<v1::TaskRange, ListError> {
+    let number = |text: &str| match text.bytes().all(|b| b.is_ascii_digit()) {
+        true => text.parse::<u32>().map_err(|_| ListError::Tasks),
+        false => Err(ListError::Tasks),
+    };
+    let (span, step) = match text.split_once(':') {
+        Some((span, step)) => (span, number(step)?),
+        None => (text, 1),
+    };
+    let (first, last) = match span.split_once('-') {
+        Some((first, last)) => (number(first)?, number(last)?),
+        None if step == 1 => (number(span)?, number(span)?),
+        None => return Err(ListError::Tasks),
+    };
+    if first > last || step == 0 {
+        return Err(ListError::Tasks);
+    }
+    Ok(v1::TaskRange { first, last, step })
+}
+
+/// Reads `--array`: task numbers, and how many may run at once, as `0-99%4`.
+pub fn array(text: &str) -> Result<v1::ArraySpec, ListError> {
+    let (tasks, limit) = match text.split_once('%') {
+        Some((tasks, limit)) => (tasks, Some(array_limit(limit)?).filter(|limit| *limit > 0)),
+        None => (text, None),
+    };
+    Ok(v1::ArraySpec { ranges: ranges(tasks)?, limit })
+}
+
+/// Reads how many tasks of an array may run at once; `none` is 0: any number.
+pub fn array_limit(text: &str) -> Result<u32, ListError> {
+    match text.parse::<u32>() {
+        _ if text == "none" => Ok(0),
+        Ok(limit) if limit > 0 => Ok(limit),
+        _ => Err(ListError::ArrayLimit),
+    }
 }
 
 /// Reads a state name, in any case.
@@ -117,6 +190,29 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn arrays_and_their_tasks_are_read_strictly() {
+        let range = |first, last, step| v1::TaskRange { first, last, step };
+        let read = |text: &str| array(text).map(|array| (array.ranges, array.limit));
+        assert_eq!(read("0-99"), Ok((vec![range(0, 99, 1)], None)));
+        assert_eq!(read("1,5-9:2%4"), Ok((vec![range(1, 1, 1), range(5, 9, 2)], Some(4))));
+        assert_eq!(read("7%none"), Ok((vec![range(7, 7, 1)], None)));
+        for wrong in
+            ["", "a", "5-1", "1-5:0", "1:2", "-3", "1-", "0-9%0", "0-9%", "1,,2", "4294967296"]
+        {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+        let all = Named { job: 12, tasks: Vec::new() };
+        assert_eq!(named("12"), Ok(all));
+        assert_eq!(named("12_7"), Ok(Named { job: 12, tasks: vec![range(7, 7, 1)] }));
+        let some = Named { job: 12, tasks: vec![range(0, 9, 1), range(20, 20, 1)] };
+        assert_eq!(named("12_[0-9,20]"), Ok(some.clone()));
+        assert_eq!(named("12_0-9,20"), Ok(some));
+        for wrong in ["0", "x", "12_", "_3", "12_3_4", "12_9-1", "-1"] {
+            assert!(named(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn signals_are_read_by_name_and_number() {

@@ -18,6 +18,8 @@ fn table() -> Box<dyn Render> {
     renderer(Output::Table, view())
 }
 
+mod array;
+
 #[track_caller]
 fn golden(name: &str, text: &str) {
     let path = format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
@@ -377,6 +379,7 @@ fn cancel_says_what_became_of_each() {
         outcome: outcome.to_owned(),
         error: error.map(str::to_owned),
         error_code: 0,
+        tasks: None,
     };
     let results = [
         result(1, "cancelled", None),

@@ -1,7 +1,7 @@
 //! `-o id`: the names alone, one a line.
 
 use super::escape::line;
-use super::{Check, ListSummary, Render, SettingRow, attempt_task_id, task_id};
+use super::{Check, ListSummary, Render, SettingRow, attempt_task_id, named, task_id};
 use proto::v1;
 
 /// Bare ids.
@@ -41,11 +41,11 @@ impl Render for Ids {
     }
 
     fn cancelled(&mut self, results: &[v1::CancelResult]) -> String {
-        lines(results.iter().map(|result| result.job.to_string()))
+        lines(results.iter().map(|result| named(result.job, result.tasks.as_ref())))
     }
 
     fn edited(&mut self, results: &[v1::EditResult]) -> String {
-        lines(results.iter().map(|result| result.job.to_string()))
+        lines(results.iter().map(|result| named(result.job, result.tasks.as_ref())))
     }
 
     fn orphans(&mut self, orphans: &[v1::Orphan], _: bool) -> String {

@@ -112,6 +112,14 @@ pub fn attempt_task_id(job: u64, task: Option<u32>) -> String {
     }
 }
 
+/// What an edit or a cancel was about: `123`, or `123_0-9`.
+pub fn named(job: u64, tasks: Option<&String>) -> String {
+    match tasks {
+        Some(tasks) => format!("{job}_{}", escape::line(tasks)),
+        None => job.to_string(),
+    }
+}
+
 /// `123` or `123_7`.
 pub fn task_id(task: &v1::Task) -> String {
     attempt_task_id(task.job, task.task)

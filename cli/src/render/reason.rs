@@ -4,7 +4,7 @@ use super::View;
 use super::escape;
 use super::quantity as q;
 use crate::parse::signal_name;
-use proto::v1::{ExitKind, Reason, StartFailure, Task};
+use proto::v1::{ArrayView, ExitKind, Reason, StartFailure, Task};
 
 /// Name of an exit reason, as design 3 writes it.
 pub fn kind_name(kind: ExitKind) -> &'static str {
@@ -105,8 +105,22 @@ pub fn without_errno(text: &str) -> String {
     out + rest
 }
 
+/// How far an array is: `37 of 100 ended: 4 RUN, 59 PEND, 36 DONE, 1 EXIT`.
+pub fn array(array: &ArrayView) -> String {
+    let of = |state: &str| array.counts.get(state).copied().unwrap_or(0);
+    let ended = of("DONE") + of("EXIT");
+    let states = ["RUN", "SUSP", "UNKWN", "PEND", "DONE", "EXIT"];
+    let states = states.into_iter().filter(|state| of(state) > 0);
+    let told: Vec<String> =
+        states.map(|state| format!("{} {state}", q::count(of(state)))).collect();
+    format!("{} of {} ended: {}", q::count(ended), q::count(array.total), told.join(", "))
+}
+
 /// The REASON column of `list`.
 pub fn cell(task: &Task, view: &View) -> String {
+    if let Some(whole) = &task.array {
+        return array(whole);
+    }
     let message = escape::line(&task.message);
     let text = match task.state.as_str() {
         "DONE" | "EXIT" => ended(task, view),
@@ -164,6 +178,10 @@ fn ended(task: &Task, view: &View) -> String {
 
 /// What `wait` and `run` say about a job that did not end as DONE.
 pub fn verdict(task: &Task) -> String {
+    if let Some(whole) = &task.array {
+        let id = task.job;
+        return format!("array {id} {}: {}; see docket list --failed", task.state, array(whole));
+    }
     let id = super::task_id(task);
     let why = task.reason.as_ref().map_or_else(|| "no reason".to_owned(), full);
     let cancel = cancel_beside(task).map(|by| format!(", cancel asked by {by}"));

@@ -120,6 +120,7 @@ fn requested(options: &JobOptions, here: &Here, dir: &Path) -> v1::JobSpec {
         umask: here.umask,
         nofile: here.nofile,
         node: options.node.clone(),
+        array: options.array.clone(),
         node_labels: options.node_label.iter().cloned().collect(),
         ..Default::default()
     }

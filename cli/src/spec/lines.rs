@@ -2,13 +2,14 @@
 
 use super::{Here, SpecError, Work, build};
 use crate::args::{Disconnect, JobOptions};
-use crate::parse::nearest;
+use crate::parse::{array, nearest};
 use proto::v1;
 use serde_json::{Map, Value};
 use std::time::Duration;
 
 /// Fields that a line may set.
-const INPUTS: [&str; 14] = [
+const INPUTS: [&str; 15] = [
+    "array",
     "command",
     "script",
     "name",
@@ -135,6 +136,9 @@ fn work(fields: &Map<String, Value>) -> Result<Work, String> {
 }
 
 fn set_options(options: &mut JobOptions, fields: &Map<String, Value>) -> Result<(), String> {
+    if let Some(array) = given(fields, "array") {
+        options.array = Some(array_of(array)?);
+    }
     if let Some(name) = text(fields, "name")? {
         options.name = Some(name);
     }
@@ -176,6 +180,23 @@ fn set_options(options: &mut JobOptions, fields: &Map<String, Value>) -> Result<
         Some(_) => return Err("on_disconnect: exit or unknown".to_owned()),
     };
     Ok(())
+}
+
+/// Task numbers as `--array` takes them, or as `show` tells them of an array.
+fn array_of(value: &Value) -> Result<v1::ArraySpec, String> {
+    let wrong = |why: String| format!("array: {why}");
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Object(shown) => {
+            let tasks = shown.get("tasks").and_then(Value::as_str).unwrap_or_default();
+            match shown.get("limit").and_then(Value::as_u64) {
+                Some(limit) => format!("{tasks}%{limit}"),
+                None => tasks.to_owned(),
+            }
+        }
+        _ => return Err(wrong("must be text such as \"0-99%4\"".to_owned())),
+    };
+    array(&text).map_err(|why| wrong(why.to_string()))
 }
 
 /// A field that is there and not null: null means that it does not apply.

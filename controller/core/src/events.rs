@@ -2,12 +2,16 @@
 
 use crate::ledger::{Cause, Job, Kind, Ledger, Proof, What, Who};
 use crate::words;
-use proto::{JobId, v1};
+use proto::{TaskId, v1};
 
-/// The time line of a job, oldest first; `None` if the ledger does not have it. `truncated` says
+/// The time line of a task, or of what was asked of an array as a whole, oldest first; `None` if the ledger does not have it. `truncated` says
 /// that causes between the submit and the last 16 are not kept.
-pub fn events(ledger: &Ledger, id: JobId) -> Option<v1::EventsAnswer> {
-    let job = ledger.job(id)?;
+pub fn events(ledger: &Ledger, id: impl Into<TaskId>) -> Option<v1::EventsAnswer> {
+    let id = id.into();
+    let job = match id.index {
+        Some(_) => ledger.job(id)?,
+        None => ledger.entry(id.job)?.head(),
+    };
     let submitted = v1::Event {
         position: job.submit_position(),
         wall_ms: job.submit_wall_ms(),
@@ -121,6 +125,8 @@ fn what(ledger: &Ledger, what: &What) -> String {
         What::Held => "held it".to_owned(),
         What::Released => "released it".to_owned(),
         What::Priority { to } => format!("set its priority to {to}"),
+        What::ArrayLimit { to: 0 } => "lets any number of its tasks run at once".to_owned(),
+        What::ArrayLimit { to } => format!("lets {to} of its tasks run at once"),
         What::SuspendRequested => "asked to suspend it".to_owned(),
         What::ResumeRequested => "asked to resume it".to_owned(),
         What::OrphanFound { attempt } => {

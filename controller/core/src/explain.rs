@@ -1,11 +1,11 @@
 //! Why a job is in its state, in words: what it waits for, who has not been heard, how it ended.
 
 use crate::ledger::{
-    Agent, DownWhy, ExitReason, Fence, Grant, Job, Ledger, Session, State, Unknown, What,
+    Agent, Array, DownWhy, ExitReason, Fence, Grant, Job, Ledger, Session, State, Unknown, What,
 };
 use crate::scheduler::{self, NodeVerdict, Reach, Refusal, Why};
 use crate::words;
-use proto::{JobId, v1};
+use proto::{TaskId, v1};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the leader sees of the agents right now: the only part of an explanation that is not in
@@ -53,10 +53,14 @@ impl Sight {
 pub fn explain(
     ledger: &Ledger,
     sight: &Sight,
-    id: JobId,
+    id: impl Into<TaskId>,
     output: bool,
 ) -> Option<v1::ExplainAnswer> {
-    let job = ledger.job(id)?;
+    let id = id.into();
+    if let Some(array) = ledger.array(id.job).filter(|_| id.index.is_none()) {
+        return Some(whole_array(ledger, sight, array, output));
+    }
+    let job = &ledger.numbered(id)?;
     let task = job.to_wire_seen(ledger, &sight.reach());
     let mut answer = v1::ExplainAnswer { task: Some(task), ..v1::ExplainAnswer::default() };
     match job.state() {
@@ -70,6 +74,26 @@ pub fn explain(
     }
     answer.lines.extend(intents(ledger, job));
     Some(answer)
+}
+
+/// An array as a whole: how far it is, and why its first task that waits does.
+fn whole_array(ledger: &Ledger, sight: &Sight, array: &Array, output: bool) -> v1::ExplainAnswer {
+    let task = array.to_wire(ledger);
+    let mut answer = v1::ExplainAnswer {
+        headline: format!("Array {} is {}: {}.", array.id(), task.state, task.message),
+        task: Some(task),
+        ..v1::ExplainAnswer::default()
+    };
+    if let Some(limit) = array.limit() {
+        answer.lines.push(format!("At most {limit} of its tasks are on nodes at once."));
+    }
+    let shared = array.shared().filter(|(_, job)| !job.terminal());
+    let waits = shared.filter_map(|(members, _)| members.first()).min();
+    if let Some(waits) = waits.and_then(|n| explain(ledger, sight, array.task_id(n), output)) {
+        answer.lines.push(waits.headline);
+        answer.nodes = waits.nodes;
+    }
+    answer
 }
 
 /// What was asked for and its node must still carry out.
@@ -105,11 +129,11 @@ fn intents(ledger: &Ledger, job: &Job) -> Vec<String> {
 }
 
 fn queued(ledger: &Ledger, sight: &Sight, job: &Job, answer: &mut v1::ExplainAnswer) {
-    let id = job.id();
+    let id = job.task_id();
     let Some(why) = scheduler::why(ledger, &sight.reach(), id) else { return };
     answer.headline = format!("Job {id} is PEND: {}.", why.summary);
     answer.nodes = why.nodes.iter().map(|node| node_line(ledger, sight, node)).collect();
-    let place = 1 + ledger.pending().take_while(|other| other.id() != id).count();
+    let place = 1 + ledger.pending().take_while(|other| other.id() != id.job).count();
     let waited = words::duration(sight.now_wall_ms.saturating_sub(job.submit_wall_ms()));
     answer.lines.push(format!(
         "Place {place} of {} in the queue (priority {}, waiting {waited}).",
@@ -139,7 +163,7 @@ fn outlook(ledger: &Ledger, job: &Job, why: &Why) -> Option<String> {
     if !why.nodes.is_empty()
         && why.nodes.iter().all(|n| n.refusal.as_ref().is_some_and(|r| r.never()))
     {
-        let (id, instead) = (job.id(), instead(why));
+        let (id, instead) = (job.task_id(), instead(why));
         return Some(format!(
             "No node that has joined can ever run it. It starts if one joins that can; else: docket \
              cancel {id}, and ask for {instead}."
@@ -201,7 +225,7 @@ fn node_line(ledger: &Ledger, sight: &Sight, node: &NodeVerdict) -> v1::ExplainN
 }
 
 fn held(ledger: &Ledger, job: &Job, answer: &mut v1::ExplainAnswer) {
-    let id = job.id();
+    let id = job.task_id();
     answer.headline = format!("Job {id} is PEND: it is held.");
     if job.may_have_run() {
         answer.lines.push(
@@ -210,7 +234,7 @@ fn held(ledger: &Ledger, job: &Job, answer: &mut v1::ExplainAnswer) {
                 .to_owned(),
         );
     }
-    let has_its_id = |agent: &&Agent| scheduler::id_taken(agent, id).is_some();
+    let has_its_id = |agent: &&Agent| scheduler::id_taken(agent, id.job).is_some();
     if let Some(agent) = ledger.agents().find(has_its_id) {
         answer.lines.push(format!(
             "Another job that has its id still runs on {}, which the log forgot: docket nodes --strays. \
@@ -226,7 +250,7 @@ fn held(ledger: &Ledger, job: &Job, answer: &mut v1::ExplainAnswer) {
 /// A retry whose closed attempt may still live: which proofs open the way, and until when a lease
 /// may hold it.
 fn waiting(ledger: &Ledger, job: &Job, fence: &Fence, answer: &mut v1::ExplainAnswer) {
-    let (id, node, attempt) = (job.id(), node_name(ledger, &fence.grant), fence.attempt);
+    let (id, node, attempt) = (job.task_id(), node_name(ledger, &fence.grant), fence.attempt);
     answer.headline =
         format!("Job {id} is PEND: it waits for proof that attempt {attempt} on {node} is dead.");
     answer.lines.push(format!(
@@ -276,7 +300,7 @@ fn dispatched(
     let node = node_name(ledger, grant);
     answer.headline = format!(
         "Job {} is PEND: it was given to {node}, which has not told its start yet.",
-        job.id()
+        job.task_id()
     );
     let waited = words::duration(sight.now_wall_ms.saturating_sub(grant.wall_ms));
     answer.lines.push(format!("Given {waited} ago, attempt {}.", job.attempt()));
@@ -285,7 +309,7 @@ fn dispatched(
 
 fn running(ledger: &Ledger, sight: &Sight, job: &Job, answer: &mut v1::ExplainAnswer) {
     let (Some(grant), Some(started)) = (job.grant(), job.started()) else { return };
-    let (id, state, node) = (job.id(), job.state_name(), node_name(ledger, grant));
+    let (id, state, node) = (job.task_id(), job.state_name(), node_name(ledger, grant));
     answer.headline = match job.state() {
         State::Suspended(_) => {
             format!("Job {id} is {state}: it was stopped on request, on {node}.")
@@ -319,7 +343,7 @@ fn silent(
 ) {
     let node = node_name(ledger, &unknown.grant);
     let policy = ledger.policy();
-    answer.headline = format!("Job {} is UNKWN: {node}: {}.", job.id(), unknown.why);
+    answer.headline = format!("Job {} is UNKWN: {node}: {}.", job.task_id(), unknown.why);
     let since = words::time_of_day(unknown.since_wall_ms);
     let limit = words::duration(policy.heartbeat_timeout_ms);
     let last = match sight.silence(&unknown.grant.agent) {
@@ -398,7 +422,7 @@ fn elsewhere(job: &Job) -> String {
 
 fn ended(ledger: &Ledger, job: &Job, output: bool, answer: &mut v1::ExplainAnswer) {
     let Some(end) = job.state().ended() else { return };
-    let (id, state) = (job.id(), job.state_name());
+    let (id, state) = (job.task_id(), job.state_name());
     answer.headline = format!("Job {id} is {state}: {}.", words::end(&end.reason, end.status));
     let when = words::time_of_day(end.finish_wall_ms);
     match &end.grant {

@@ -3,6 +3,16 @@
 use crate::ledger::{ExitReason, WaitEnd};
 use proto::v1;
 
+/// Task numbers as they are asked for: `0-9:3,12`.
+pub fn ranges(ranges: &[v1::TaskRange]) -> String {
+    let told = ranges.iter().map(|range| match (range.first == range.last, range.step) {
+        (true, _) => range.first.to_string(),
+        (false, 0 | 1) => format!("{}-{}", range.first, range.last),
+        (false, step) => format!("{}-{}:{step}", range.first, range.last),
+    });
+    told.collect::<Vec<_>>().join(",")
+}
+
 /// A job's name: as given, or the base name of its command.
 pub(crate) fn job_name(spec: &v1::JobSpec) -> String {
     if !spec.name.is_empty() {

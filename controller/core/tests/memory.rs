@@ -38,6 +38,28 @@ static COUNTING: Counting = Counting;
 const JOBS: usize = 100_000;
 const LIMIT: usize = 600;
 
+/// What a task of an array that waits may take (the issue of arrays).
+const TASK_LIMIT: usize = 16;
+
+/// An array of a million tasks, the numbers of which make no stretch longer than one.
+fn array() -> usize {
+    use prost::Message as _;
+    let before = HELD.load(Ordering::Relaxed);
+    let mut ledger = Ledger::new();
+    let ranges = vec![v1::TaskRange { first: 0, last: 1_999_998, step: 2 }];
+    let spec = v1::JobSpec {
+        argv: vec![b"true".to_vec()],
+        cpus: 1,
+        array: Some(v1::ArraySpec { ranges, limit: None }),
+        ..Default::default()
+    };
+    let mut proposal = proposal(0, &spec.encode_to_vec());
+    proposal.commands.truncate(1);
+    ledger.apply(1, &proposal);
+    assert_eq!(ledger.pending_count(), 1_000_000);
+    (HELD.load(Ordering::Relaxed) - before).div_ceil(1_000_000)
+}
+
 fn proposal(first: usize, spec: &[u8]) -> v1::Proposal {
     let hash = |n: u8| vec![n; 32];
     let submit = |n: usize| v1::SubmitCommand {
@@ -63,7 +85,7 @@ fn proposal(first: usize, spec: &[u8]) -> v1::Proposal {
 }
 
 #[test]
-fn a_queued_job_that_shares_its_content_takes_at_most_600_bytes() {
+fn a_queued_job_takes_at_most_600_bytes_and_a_task_of_an_array_16() {
     use prost::Message as _;
     let spec = v1::JobSpec { argv: vec![b"true".to_vec()], cpus: 1, ..Default::default() };
     let spec = spec.encode_to_vec();
@@ -75,5 +97,8 @@ fn a_queued_job_that_shares_its_content_takes_at_most_600_bytes() {
     assert_eq!(ledger.pending_count(), JOBS as u64);
     let per_job = (HELD.load(Ordering::Relaxed) - before) / JOBS;
     println!("{per_job} bytes a queued job");
+    let per_task = array();
+    println!("{per_task} bytes a task of an array that waits");
+    assert!(per_task <= TASK_LIMIT, "{per_task} bytes a task, {TASK_LIMIT} is the limit");
     assert!(per_job <= LIMIT, "{per_job} bytes a queued job, {LIMIT} is the limit");
 }

@@ -1,14 +1,14 @@
 //! `Cancel`: of ids, or of all live jobs that match. What may be cancelled is decided in apply; a
 //! dry run only counts what would be tried.
 
-use super::convert::{self, Filter, IDS_MAX, Selection};
+use super::convert::{self, Filter, IDS_MAX, Named, Selection};
 use super::identity::Caller;
 use super::list;
 use super::server::{Shared, may_change};
 use super::status::{code_number, rejected, unexpected};
 use crate::pump::View;
-use docket_core::ledger::{CancelResult, CancelVerdict, Outcome, Rejection};
-use proto::{JobId, v1};
+use docket_core::ledger::{CancelResult, CancelVerdict, Entry, Outcome, Ranges, Rejection};
+use proto::{JobId, TaskId, v1};
 use tonic::Status;
 
 /// Answers one cancel; one result per job, in the order of the ids.
@@ -19,20 +19,22 @@ pub async fn cancel(
 ) -> Result<v1::CancelAnswer, Status> {
     let selected = convert::selection(&request)?;
     let key = convert::request_key(request.request_id, false)?;
-    let jobs = match selected {
-        Selection::Jobs(jobs) => jobs,
+    let parts = match selected {
+        Selection::Jobs(named) => vec![named],
         Selection::Matching(filter) => {
-            list::matching(shared, own_unless_named(filter, caller)).await?
+            let jobs = list::matching(shared, own_unless_named(filter, caller)).await?;
+            let part = |jobs: &[JobId]| Named { jobs: jobs.to_vec(), tasks: Vec::new() };
+            jobs.chunks(IDS_MAX).map(part).collect()
         }
     };
-    let mut results = Vec::with_capacity(jobs.len());
-    for (part, jobs) in jobs.chunks(IDS_MAX).enumerate() {
+    let mut results = Vec::new();
+    for (part, named) in parts.into_iter().enumerate() {
         let done = if request.dry_run {
-            would_cancel(shared, caller, jobs.to_vec()).await?
+            would_cancel(shared, caller, named).await?
         } else {
             // Each part is a command of its own, so each needs an id of its own.
             let request_id = if part == 0 { key.clone() } else { format!("{key}/{part}") };
-            propose(shared, caller, request_id, jobs, request.signal).await?
+            propose(shared, caller, request_id, named, request.signal).await?
         };
         results.extend(done);
     }
@@ -48,13 +50,14 @@ async fn propose(
     shared: &Shared,
     caller: &Caller,
     request_id: String,
-    jobs: &[JobId],
+    named: Named,
     signal: Option<u32>,
 ) -> Result<Vec<v1::CancelResult>, Status> {
     let command = v1::CancelCommand {
         by: Some(convert::requester(caller)),
         request_id,
-        jobs: jobs.iter().map(|id| id.0).collect(),
+        jobs: named.jobs.iter().map(|id| id.0).collect(),
+        tasks: named.tasks,
         signal,
     };
     let accepted = shared.propose(v1::command::Kind::Cancel(command), Vec::new()).await?;
@@ -77,11 +80,16 @@ fn to_wire(result: &CancelResult) -> v1::CancelResult {
 async fn would_cancel(
     shared: &Shared,
     caller: &Caller,
-    jobs: Vec<JobId>,
+    named: Named,
 ) -> Result<Vec<v1::CancelResult>, Status> {
     let caller = caller.clone();
     let look = move |view: View<'_>| {
-        jobs.iter().map(|id| to_wire(&verdict(&view, &caller, *id))).collect::<Vec<_>>()
+        let whole = named.jobs.iter().map(|id| verdict(&view, &caller, *id, None));
+        let some = named.tasks.iter().map(|set| {
+            let tasks = docket_core::ledger::ranges(&set.ranges).ok();
+            verdict(&view, &caller, JobId(set.job), tasks)
+        });
+        whole.chain(some).map(|result| to_wire(&result)).collect::<Vec<_>>()
     };
     let mut results = shared.read(look).await?;
     for result in results.iter_mut().filter(|r| r.outcome == CancelVerdict::Requested.as_str()) {
@@ -90,15 +98,24 @@ async fn would_cancel(
     Ok(results)
 }
 
-fn verdict(view: &View<'_>, caller: &Caller, job: JobId) -> CancelResult {
-    let verdict = match view.ledger.find(job) {
-        Err(rejection) => CancelVerdict::Refused(rejection),
-        Ok(found) if !may_change(caller, found.by().uid) => {
-            let owner = found.by().name.clone();
-            CancelVerdict::Refused(Rejection::NotOwner { job, owner })
+fn verdict(view: &View<'_>, caller: &Caller, job: JobId, tasks: Option<Ranges>) -> CancelResult {
+    let ended = |entry: Entry<'_>| match &tasks {
+        None => Ok(entry.terminal()),
+        Some(tasks) => {
+            let states = tasks.numbers().map(|n| TaskId { job, index: Some(n) });
+            let ended: Result<Vec<bool>, _> =
+                states.map(|id| view.ledger.find(id).map(|task| task.terminal())).collect();
+            ended.map(|ended| ended.iter().all(|ended| *ended))
         }
-        Ok(found) if found.terminal() => CancelVerdict::AlreadyEnded,
-        Ok(_) => CancelVerdict::Requested,
     };
-    CancelResult { job, verdict }
+    let found = view.ledger.find_entry(job);
+    let verdict = match found.and_then(|entry| Ok((entry.head().by(), ended(entry)?))) {
+        Err(rejection) => CancelVerdict::Refused(rejection),
+        Ok((by, _)) if !may_change(caller, by.uid) => {
+            CancelVerdict::Refused(Rejection::NotOwner { job, owner: by.name.clone() })
+        }
+        Ok((_, true)) => CancelVerdict::AlreadyEnded,
+        Ok((_, false)) => CancelVerdict::Requested,
+    };
+    CancelResult { job, tasks, verdict }
 }

@@ -3,9 +3,9 @@
 
 use super::edit::Edit;
 use super::identity::Caller;
-use docket_core::ledger::StateName;
+use docket_core::ledger::{ARRAY_MAX, Ranges, StateName};
 use prost::Message as _;
-use proto::{JobId, v1};
+use proto::{JobId, TaskId, v1};
 use std::collections::BTreeSet;
 
 /// Encoded specification, and encoded environment, each.
@@ -58,11 +58,20 @@ pub struct ValidSubmit {
     pub blobs: Vec<v1::Blob>,
 }
 
+/// Whole jobs, and some tasks of arrays.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Named {
+    /// Whole ones.
+    pub jobs: Vec<JobId>,
+    /// Tasks.
+    pub tasks: Vec<v1::TaskSet>,
+}
+
 /// Which jobs a cancel means.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub enum Selection {
     /// These.
-    Jobs(Vec<JobId>),
+    Jobs(Named),
     /// All live ones that match.
     Matching(Filter),
 }
@@ -95,6 +104,10 @@ pub struct ValidList {
     pub filter: Filter,
     /// Ids below this, or from the newest.
     pub below: Option<JobId>,
+    /// Of the array right at that place, tasks below this one come first.
+    pub below_task: Option<u32>,
+    /// One line for each array.
+    pub fold: bool,
     /// At most so many.
     pub limit: usize,
 }
@@ -266,6 +279,12 @@ fn check_numbers(spec: &v1::JobSpec) -> Result<(), Invalid> {
     if !(-1000..=1000).contains(&spec.priority) {
         return Err(invalid("--priority", spec.priority.to_string(), "-1000 to 1000"));
     }
+    if let Some(array) = &spec.array {
+        numbers("--array", &array.ranges)?;
+        if array.limit == Some(0) {
+            return Err(invalid("--array", "%0", "%1 or more, or no limit"));
+        }
+    }
     if spec.time_limit_ms == Some(0) {
         return Err(invalid("--time", "0", "more than 0, or no limit"));
     }
@@ -317,12 +336,81 @@ pub fn job_ids(jobs: &[u64]) -> Result<Vec<JobId>, Invalid> {
     jobs.iter().copied().map(job_id).collect()
 }
 
-/// Checks what a `Set` asks for: one thing at least, within its bounds.
+/// Checks what a request names: whole jobs, and tasks of arrays.
+pub fn named(jobs: &[u64], tasks: Vec<v1::TaskSet>) -> Result<Named, Invalid> {
+    if jobs.len().saturating_add(tasks.len()) > IDS_MAX {
+        let allowed = format!("at most {IDS_MAX} in one request");
+        return Err(invalid("job ids", (jobs.len() + tasks.len()).to_string(), allowed));
+    }
+    for set in &tasks {
+        job_id(set.job)?;
+        numbers("task", &set.ranges)?;
+    }
+    let jobs = match (jobs.is_empty(), tasks.is_empty()) {
+        (true, false) => Vec::new(),
+        _ => job_ids(jobs)?,
+    };
+    Ok(Named { jobs, tasks })
+}
+
+/// Each task by itself, for answers that have one of each.
+pub fn one_by_one(named: Named) -> Result<Vec<Which>, Invalid> {
+    let mut all: Vec<Which> = named.jobs.into_iter().map(Which::Whole).collect();
+    for set in named.tasks {
+        let job = JobId(set.job);
+        for index in numbers("task", &set.ranges)?.numbers() {
+            if all.len() >= IDS_MAX {
+                let allowed = format!("at most {IDS_MAX} in one request, or the whole array");
+                return Err(invalid("tasks", "more", allowed));
+            }
+            all.push(Which::One(TaskId { job, index: Some(index) }));
+        }
+    }
+    Ok(all)
+}
+
+/// One thing that an answer tells about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Which {
+    /// A plain job, or an array as a whole.
+    Whole(JobId),
+    /// A task.
+    One(TaskId),
+}
+
+impl Which {
+    /// Its job.
+    pub fn job(self) -> JobId {
+        match self {
+            Which::Whole(job) => job,
+            Which::One(task) => task.job,
+        }
+    }
+}
+
+fn numbers(field: &'static str, ranges: &[v1::TaskRange]) -> Result<Ranges, Invalid> {
+    let found = docket_core::ledger::ranges(ranges).map_err(|why| {
+        invalid(field, why, format!("numbers such as 0-99:2,120, at most {ARRAY_MAX}"))
+    })?;
+    match found.is_empty() {
+        true => Err(invalid(field, "no number", "at least one task")),
+        false => Ok(found),
+    }
+}
+
+/// Checks what a `Set` asks for: exactly one thing, within its bounds.
 pub fn set(request: &v1::SetRequest) -> Result<Edit, Invalid> {
-    match request.priority {
-        Some(priority) if (-1000..=1000).contains(&priority) => Ok(Edit::Priority(priority)),
-        Some(priority) => Err(invalid("priority", priority.to_string(), "-1000 to 1000")),
-        None => Err(invalid("set", "nothing to change", "a priority")),
+    match (request.priority, request.array_limit) {
+        (Some(priority), None) if (-1000..=1000).contains(&priority) => {
+            Ok(Edit::Priority(priority))
+        }
+        (Some(priority), None) => Err(invalid("priority", priority.to_string(), "-1000 to 1000")),
+        (None, Some(_)) if !request.tasks.is_empty() => {
+            Err(invalid("array limit", "some tasks", "whole arrays"))
+        }
+        (None, Some(limit)) => Ok(Edit::ArrayLimit(limit)),
+        (None, None) => Err(invalid("set", "nothing to change", "a priority or an array limit")),
+        (Some(_), Some(_)) => Err(invalid("set", "two changes", "one at a time")),
     }
 }
 
@@ -334,14 +422,9 @@ pub fn job_id(job: u64) -> Result<JobId, Invalid> {
     }
 }
 
-/// Refuses a member of an array: no job has members yet.
-pub fn only_task(job: u64, task: Option<u32>) -> Result<JobId, Invalid> {
-    match task {
-        None => job_id(job),
-        Some(index) => {
-            Err(invalid("task", format!("{job}_{index}"), "a job id: no job here is an array"))
-        }
-    }
+/// A plain job, or a task of an array.
+pub fn task_id(job: u64, index: Option<u32>) -> Result<TaskId, Invalid> {
+    Ok(TaskId { job: job_id(job)?, index })
 }
 
 /// Checks what a cancel selects.
@@ -357,8 +440,9 @@ pub fn selection(request: &v1::CancelRequest) -> Result<Selection, Invalid> {
         ..Filter::default()
     };
     let selects = Filter { live_only: true, ..Filter::default() } != filter;
-    match (request.jobs.is_empty(), selects || request.all) {
-        (false, false) => job_ids(&request.jobs).map(Selection::Jobs),
+    let none = request.jobs.is_empty() && request.tasks.is_empty();
+    match (none, selects || request.all) {
+        (false, false) => named(&request.jobs, request.tasks.clone()).map(Selection::Jobs),
         (true, true) => Ok(Selection::Matching(filter)),
         (true, false) => Err(invalid("cancel", "no job", "ids, or --user, --name, --state, --all")),
         (false, true) => Err(invalid("cancel", "ids and a selection", "one of them")),
@@ -392,7 +476,8 @@ pub fn list(request: v1::ListRequest, caller: &Caller) -> Result<ValidList, Inva
         ended_since_wall_ms: request.ended_since_wall_ms,
     };
     let below = Some(JobId(request.after_job)).filter(|id| id.0 > 0);
-    Ok(ValidList { filter, below, limit })
+    let below_task = request.after_task.filter(|_| below.is_some() && !request.fold_arrays);
+    Ok(ValidList { filter, below, below_task, fold: request.fold_arrays, limit })
 }
 
 fn states(names: &[String]) -> Result<BTreeSet<StateName>, Invalid> {
@@ -505,7 +590,8 @@ mod tests {
     #[test]
     fn a_cancel_means_ids_or_a_selection() {
         let by_id = v1::CancelRequest { jobs: vec![3, 4], ..v1::CancelRequest::default() };
-        assert_eq!(selection(&by_id), Ok(Selection::Jobs(vec![JobId(3), JobId(4)])));
+        let named = Named { jobs: vec![JobId(3), JobId(4)], tasks: Vec::new() };
+        assert_eq!(selection(&by_id), Ok(Selection::Jobs(named)));
         assert!(selection(&v1::CancelRequest::default()).is_err());
         assert!(selection(&v1::CancelRequest { all: true, ..by_id.clone() }).is_err());
         let pend =

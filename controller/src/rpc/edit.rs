@@ -1,12 +1,13 @@
 //! Edits of jobs by their owner: hold, release, suspend, resume, set. What may be changed is
 //! decided in apply; each is one command for all ids of a request, with one result per job.
 
-use super::convert;
+use super::convert::{self, Named};
 use super::identity::Caller;
 use super::server::Shared;
 use super::status::{code_number, rejected, unexpected};
 use crate::pump::View;
-use docket_core::ledger::{EditResult, Job, Ledger, Outcome};
+use docket_core::ledger::{EditResult, Job, Ledger, Outcome, Ranges};
+use proto::TaskId;
 use proto::v1::{self, command};
 use tonic::Status;
 
@@ -23,6 +24,8 @@ pub enum Edit {
     Resume,
     /// Change their place in the queue.
     Priority(i32),
+    /// Change how many tasks of an array may be on nodes at once; 0: any number.
+    ArrayLimit(u32),
 }
 
 impl Edit {
@@ -33,24 +36,32 @@ impl Edit {
             Edit::Release => "released",
             Edit::Suspend => "suspend-requested",
             Edit::Resume => "resume-requested",
-            Edit::Priority(_) => "set",
+            Edit::Priority(_) | Edit::ArrayLimit(_) => "set",
         }
     }
 
-    fn command(self, by: v1::Requester, request_id: String, jobs: Vec<u64>) -> command::Kind {
-        let by = Some(by);
+    fn command(self, by: v1::Requester, request_id: String, named: Named) -> command::Kind {
+        let (by, tasks) = (Some(by), named.tasks);
+        let jobs = named.jobs.iter().map(|id| id.0).collect();
         match self {
             Edit::Hold | Edit::Release => {
                 let release = self == Edit::Release;
-                command::Kind::Hold(v1::HoldCommand { by, request_id, jobs, release })
+                command::Kind::Hold(v1::HoldCommand { tasks, by, request_id, jobs, release })
             }
             Edit::Suspend | Edit::Resume => {
                 let resume = self == Edit::Resume;
-                command::Kind::Suspend(v1::SuspendCommand { by, request_id, jobs, resume })
+                command::Kind::Suspend(v1::SuspendCommand { tasks, by, request_id, jobs, resume })
             }
-            Edit::Priority(priority) => {
-                command::Kind::Priority(v1::PriorityCommand { by, request_id, jobs, priority })
+            Edit::ArrayLimit(limit) => {
+                command::Kind::ArrayLimit(v1::ArrayLimitCommand { by, request_id, jobs, limit })
             }
+            Edit::Priority(priority) => command::Kind::Priority(v1::PriorityCommand {
+                tasks,
+                by,
+                request_id,
+                jobs,
+                priority,
+            }),
         }
     }
 }
@@ -63,8 +74,8 @@ pub async fn edit(
     request: v1::EditRequest,
 ) -> Result<v1::EditAnswer, Status> {
     let request_id = convert::request_key(request.request_id, false)?;
-    let jobs = convert::job_ids(&request.jobs)?.iter().map(|id| id.0).collect();
-    let command = edit.command(convert::requester(caller), request_id, jobs);
+    let named = convert::named(&request.jobs, request.tasks)?;
+    let command = edit.command(convert::requester(caller), request_id, named);
     let accepted = shared.propose(command, Vec::new()).await?;
     match accepted.outcome {
         Outcome::Edited(results) => {
@@ -78,16 +89,21 @@ pub async fn edit(
     }
 }
 
-fn to_wire(ledger: &Ledger, edit: Edit, EditResult { job, result }: &EditResult) -> v1::EditResult {
+fn to_wire(ledger: &Ledger, edit: Edit, edited: &EditResult) -> v1::EditResult {
+    let EditResult { job, tasks, result } = edited;
+    let told = tasks.as_ref().map(Ranges::to_string);
     match result {
         Ok(()) => {
-            let found = ledger.job(*job);
+            // Of several tasks none speaks for all.
+            let index = tasks.as_ref().filter(|tasks| tasks.len() == 1).and_then(Ranges::first);
+            let found = ledger.job(TaskId { job: *job, index });
             let agent = found.and_then(Job::grant).and_then(|grant| ledger.agent(&grant.agent));
             v1::EditResult {
                 job: job.0,
                 outcome: edit.done().to_owned(),
                 state: found.map_or_else(String::new, |job| job.state_name().to_string()),
                 node: agent.map(|agent| agent.name().to_owned()),
+                tasks: told,
                 ..v1::EditResult::default()
             }
         }
@@ -95,6 +111,7 @@ fn to_wire(ledger: &Ledger, edit: Edit, EditResult { job, result }: &EditResult)
             job: job.0,
             error: Some(rejection.to_string()),
             error_code: code_number(rejected(rejection).code()),
+            tasks: told,
             ..v1::EditResult::default()
         },
     }

@@ -6,15 +6,19 @@ use crate::clock::wall_ms;
 use crate::pump::View;
 use docket_core::ledger::Rejection;
 use docket_core::{Sight, Word};
-use proto::{JobId, v1};
+use proto::{TaskId, v1};
 
 /// Explains a job of the ledger to `caller`, with its last words if they may read them.
 pub fn explain(
     view: &View<'_>,
     caller: &Caller,
-    id: JobId,
+    id: TaskId,
 ) -> Result<v1::ExplainAnswer, Rejection> {
-    let output = may_read(caller, view.ledger.find(id)?.by().uid);
+    let job = match id.index {
+        Some(_) => view.ledger.find(id)?,
+        None => view.ledger.find_entry(id.job)?.head(),
+    };
+    let output = may_read(caller, job.by().uid);
     // Found above, in the same visit of the pump.
     let explained = docket_core::explain(view.ledger, &sight(view), id, output);
     let mut answer = explained.unwrap_or_default();

@@ -114,7 +114,8 @@ impl v1::jobs_server::Jobs for Jobs {
 
     async fn get(&self, request: Request<v1::GetRequest>) -> Answer<v1::GetAnswer> {
         let caller = caller(&request)?;
-        let jobs = convert::job_ids(&request.into_inner().jobs)?;
+        let v1::GetRequest { jobs, tasks } = request.into_inner();
+        let jobs = convert::one_by_one(convert::named(&jobs, tasks)?)?;
         self.shared.linearizable().await?;
         let mut answer = v1::GetAnswer { tasks: self.shared.tasks(jobs).await? };
         answer.tasks.iter_mut().for_each(|task| conceal(&caller, task));
@@ -134,7 +135,8 @@ impl v1::jobs_server::Jobs for Jobs {
 
     async fn wait(&self, request: Request<v1::WaitRequest>) -> Answer<Self::WaitStream> {
         let caller = caller(&request)?;
-        let jobs = convert::job_ids(&request.into_inner().jobs)?;
+        let v1::WaitRequest { jobs, tasks } = request.into_inner();
+        let jobs = convert::one_by_one(convert::named(&jobs, tasks)?)?;
         let changes = wait::wait(self.shared.clone(), jobs).await?;
         let changes = changes.map_ok(move |mut task| {
             conceal(&caller, &mut task);
@@ -176,7 +178,8 @@ impl v1::jobs_server::Jobs for Jobs {
     async fn set(&self, request: Request<v1::SetRequest>) -> Answer<v1::EditAnswer> {
         let (about, extensions, set) = request.into_parts();
         let edit = convert::set(&set)?;
-        let request = v1::EditRequest { request_id: set.request_id, jobs: set.jobs };
+        let request =
+            v1::EditRequest { request_id: set.request_id, jobs: set.jobs, tasks: set.tasks };
         self.edit(edit, Request::from_parts(about, extensions, request)).await
     }
 
@@ -188,9 +191,12 @@ impl v1::jobs_server::Jobs for Jobs {
 
     async fn events(&self, request: Request<v1::EventsRequest>) -> Answer<v1::EventsAnswer> {
         let v1::EventsRequest { job, task } = request.into_inner();
-        let id = convert::only_task(job, task)?;
+        let id = convert::task_id(job, task)?;
         let look = move |view: crate::pump::View<'_>| {
-            view.ledger.find(id)?;
+            if id.index.is_some() {
+                view.ledger.find(id)?;
+            }
+            view.ledger.find_entry(id.job)?;
             // Found above, in the same visit of the pump.
             Ok(docket_core::events(view.ledger, id).unwrap_or_default())
         };
@@ -201,7 +207,7 @@ impl v1::jobs_server::Jobs for Jobs {
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Answer<v1::ExplainAnswer> {
         let caller = caller(&request)?;
         let v1::ExplainRequest { job, task } = request.into_inner();
-        let id = convert::only_task(job, task)?;
+        let id = convert::task_id(job, task)?;
         let look = move |view: crate::pump::View<'_>| super::explain::explain(&view, &caller, id);
         let answer: Result<_, Rejection> = self.shared.read(look).await?;
         Ok(Response::new(answer.map_err(|rejection| rejected(&rejection))?))

@@ -3,9 +3,9 @@
 
 use super::convert::{Filter, ValidList};
 use super::server::{Cursor, Scan, Seen, Shared, counts_to_wire};
-use docket_core::ledger::{Job, Ledger, StateName};
+use docket_core::ledger::{Array, Entry, Job, Ledger, Ranges, StateName};
 use prost::Message as _;
-use proto::{JobId, v1};
+use proto::{JobId, TaskId, v1};
 use std::collections::BTreeMap;
 use tonic::Status;
 
@@ -45,7 +45,7 @@ struct Page {
     tasks: Vec<v1::Task>,
     bytes: usize,
     full: bool,
-    next_below: Option<JobId>,
+    next_below: Option<TaskId>,
     counts: BTreeMap<StateName, u64>,
     older_ended: u64,
 }
@@ -53,19 +53,23 @@ struct Page {
 /// Answers one page. Counts are those of all jobs that match, on whatever page.
 pub async fn list(shared: &Shared, request: ValidList) -> Result<v1::ListAnswer, Status> {
     shared.linearizable().await?;
-    let ValidList { filter, below, limit } = request;
+    let ValidList { filter, below, below_task, fold, limit } = request;
     let mut page = Page::default();
     let mut cursor = Cursor::Newest;
     while cursor != Cursor::End {
         let filter = filter.clone();
-        let step = move |page: &mut Page, seen: &Seen<'_>, job: &Job| {
-            take(page, seen, job, &filter, below, limit)
+        let part = Part { below, below_task, fold, limit };
+        let step = move |page: &mut Page, seen: &Seen<'_>, entry: Entry<'_>| match entry {
+            Entry::Job(job) => take(page, seen, job, &filter, part),
+            Entry::Array(array) if part.fold => take_folded(page, seen, array, &filter, part),
+            Entry::Array(array) => take_tasks(page, seen, array, &filter, part),
         };
         (cursor, page) = shared.scan(cursor, page, step).await?;
     }
     Ok(v1::ListAnswer {
         tasks: page.tasks,
-        next_after_job: page.next_below.map_or(0, |id| id.0),
+        next_after_job: page.next_below.map_or(0, |id| id.job.0),
+        next_after_task: page.next_below.and_then(|id| id.index),
         counts: counts_to_wire(page.counts),
         older_ended: page.older_ended,
     })
@@ -78,34 +82,127 @@ const PAGE_MAX_BYTES: usize = 2 * 1024 * 1024;
 /// Wire forms are dearer than looks: a slice that wrote this many ends early.
 const WRITTEN_SLICE: usize = 512;
 
-fn take(
+fn take(page: &mut Page, seen: &Seen<'_>, job: &Job, filter: &Filter, part: Part) -> Scan {
+    let written = page.tasks.len();
+    if page.counts(job, filter, 1) && part.begins_before(job.task_id()) {
+        page.write(part, job.task_id(), || job.to_wire_seen(seen.ledger, seen.reach));
+    }
+    page.scan(written)
+}
+
+/// One line for an array: it is meant if any of its tasks is, and all of those are counted.
+fn take_folded(
     page: &mut Page,
     seen: &Seen<'_>,
-    job: &Job,
+    array: &Array,
     filter: &Filter,
-    below: Option<JobId>,
-    limit: usize,
+    part: Part,
 ) -> Scan {
-    match filter.judge(job) {
-        Verdict::No => return Scan::More,
-        Verdict::TooOld => {
-            page.older_ended += 1;
-            return Scan::More;
+    let written = page.tasks.len();
+    let shared = array.shared().map(|(members, job)| (job, members.len()));
+    let own = array.own_tasks().map(|job| (job, 1));
+    let mut meant = false;
+    for (job, tasks) in shared.chain(own) {
+        meant |= page.counts(job, filter, tasks);
+    }
+    let id = TaskId::plain(array.id());
+    if meant && part.begins_before(id) {
+        page.write(part, id, || array.to_wire(seen.ledger));
+    }
+    page.scan(written)
+}
+
+/// Each task of an array by itself, the highest number first.
+fn take_tasks(
+    page: &mut Page,
+    seen: &Seen<'_>,
+    array: &Array,
+    filter: &Filter,
+    part: Part,
+) -> Scan {
+    let written = page.tasks.len();
+    let mut meant = Vec::new();
+    for (members, job) in array.shared() {
+        if page.counts(job, filter, members.len()) {
+            meant.extend(members.stretches());
         }
-        Verdict::Match => *page.counts.entry(job.state_name()).or_default() += 1,
     }
-    if below.is_some_and(|below| job.id() >= below) {
-        return Scan::More;
+    for job in array.own_tasks() {
+        let number = job.task_id().index.unwrap_or_default();
+        if page.counts(job, filter, 1) {
+            meant.push((number, number));
+        }
     }
-    if page.full {
-        page.next_below = page.tasks.last().map(|task| JobId(task.job));
-        return Scan::More;
+    let meant = Ranges::of(meant);
+    let stretches: Vec<(u32, u32)> = meant.stretches().collect();
+    let newest_first = stretches.into_iter().rev().flat_map(|(first, last)| (first..=last).rev());
+    for number in newest_first.filter(|n| part.begins_before(array.task_id(*n))) {
+        let id = array.task_id(number);
+        let wire = || seen.ledger.numbered(id).map(|job| job.to_wire_seen(seen.ledger, seen.reach));
+        if !page.write(part, id, || wire().unwrap_or_default()) {
+            break;
+        }
     }
-    let task = job.to_wire_seen(seen.ledger, seen.reach);
-    page.bytes += task.encoded_len();
-    page.tasks.push(task);
-    page.full = page.tasks.len() >= limit || page.bytes >= PAGE_MAX_BYTES;
-    if page.tasks.len().is_multiple_of(WRITTEN_SLICE) { Scan::Enough } else { Scan::More }
+    page.scan(written)
+}
+
+/// What of a list goes on this page.
+#[derive(Clone, Copy)]
+struct Part {
+    below: Option<JobId>,
+    below_task: Option<u32>,
+    fold: bool,
+    limit: usize,
+}
+
+impl Part {
+    /// Whether a task comes behind the page before this one. That ended within an array if it says so.
+    fn begins_before(self, id: TaskId) -> bool {
+        match (self.below, self.below_task) {
+            (None, _) => true,
+            (Some(below), Some(task)) if id.job == below => id.index < Some(task),
+            (Some(below), _) => id.job < below,
+        }
+    }
+}
+
+impl Page {
+    /// Counts so many tasks with that record; whether they are meant.
+    fn counts(&mut self, job: &Job, filter: &Filter, tasks: u64) -> bool {
+        match filter.judge(job) {
+            Verdict::No => return false,
+            Verdict::TooOld => {
+                self.older_ended += tasks;
+                return false;
+            }
+            Verdict::Match => {}
+        }
+        *self.counts.entry(job.state_name()).or_default() += tasks;
+        true
+    }
+
+    /// Writes a line; false if the page is full.
+    fn write(&mut self, part: Part, id: TaskId, task: impl FnOnce() -> v1::Task) -> bool {
+        if self.full {
+            let last = self.tasks.last().map(|task| TaskId {
+                job: JobId(task.job),
+                index: task.task.filter(|_| task.job == id.job.0),
+            });
+            self.next_below = self.next_below.or(last);
+            return false;
+        }
+        let task = task();
+        self.bytes += task.encoded_len();
+        self.tasks.push(task);
+        self.full = self.tasks.len() >= part.limit || self.bytes >= PAGE_MAX_BYTES;
+        true
+    }
+
+    /// Whether the slice ends here, by how many lines there were before this job.
+    fn scan(&self, before: usize) -> Scan {
+        let pauses = self.tasks.len() / WRITTEN_SLICE > before / WRITTEN_SLICE;
+        if pauses { Scan::Enough } else { Scan::More }
+    }
 }
 
 /// One page of the unknown-finish registry, in the order of the log. A page names its last
@@ -130,9 +227,13 @@ pub async fn matching(shared: &Shared, filter: Filter) -> Result<Vec<JobId>, Sta
     let (mut ids, mut cursor) = (Vec::new(), Cursor::Newest);
     while cursor != Cursor::End {
         let filter = filter.clone();
-        let step = move |ids: &mut Vec<JobId>, _: &Seen<'_>, job: &Job| {
-            if filter.matches(job) {
-                ids.push(job.id());
+        let step = move |ids: &mut Vec<JobId>, _: &Seen<'_>, entry: Entry<'_>| {
+            let meant = match entry {
+                Entry::Job(job) => filter.matches(job),
+                Entry::Array(array) => array.records().any(|job| filter.matches(job)),
+            };
+            if meant {
+                ids.push(entry.id());
             }
             Scan::More
         };

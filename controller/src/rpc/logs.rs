@@ -13,7 +13,7 @@ use crate::pump::View;
 use crate::watch::Watcher;
 use docket_core::ledger::{Ended, Job, Ledger, State};
 use futures::Stream;
-use proto::{JobId, v1};
+use proto::{TaskId, v1};
 use std::sync::Arc;
 use tonic::{Code, Status};
 
@@ -53,17 +53,17 @@ pub async fn logs(
     caller: Caller,
     request: v1::LogsRequest,
 ) -> Result<impl Stream<Item = Result<v1::LogPiece, Status>> + Send + 'static, Status> {
-    let job = convert::only_task(request.job, request.task)?;
+    let job = convert::task_id(request.job, request.task)?;
     shared.linearizable().await?;
     let whose = move |view: View<'_>| {
         let by = found(view.ledger, job)?.by();
         match may_read(&caller, by.uid) {
             true => Ok(()),
-            false => Err(output_of_another(job.0, &by.name)),
+            false => Err(output_of_another(job, &by.name)),
         }
     };
     shared.pump.read(whose).await??;
-    let watcher = shared.pump.watch(vec![job]).await?;
+    let watcher = shared.pump.watch(vec![job.job]).await?;
     // An unknown job is an answer, not a stream.
     let first = look(&shared, job, &request).await?;
     Ok(async_stream::try_stream! {
@@ -105,12 +105,12 @@ pub async fn logs(
     })
 }
 
-async fn look(shared: &Shared, job: JobId, request: &v1::LogsRequest) -> Result<Source, Status> {
+async fn look(shared: &Shared, job: TaskId, request: &v1::LogsRequest) -> Result<Source, Status> {
     let request = *request;
     shared.pump.read(move |view: View<'_>| source(view.ledger, job, &request)).await?
 }
 
-fn source(ledger: &Ledger, id: JobId, request: &v1::LogsRequest) -> Result<Source, Status> {
+fn source(ledger: &Ledger, id: TaskId, request: &v1::LogsRequest) -> Result<Source, Status> {
     let job = found(ledger, id)?;
     match request.attempt {
         Some(attempt) if attempt > job.attempt() => {
@@ -201,7 +201,7 @@ fn earlier_place(ledger: &Ledger, job: &Job, attempt: u32, stderr: bool) -> Resu
 struct Relay<'a> {
     shared: &'a Shared,
     place: &'a Place,
-    job: JobId,
+    job: TaskId,
     request: &'a v1::LogsRequest,
     /// Opened with the first piece.
     reader: Option<BulkReader>,
@@ -221,7 +221,7 @@ impl<'a> Relay<'a> {
     fn new(
         shared: &'a Shared,
         place: &'a Place,
-        job: JobId,
+        job: TaskId,
         request: &'a v1::LogsRequest,
     ) -> Relay<'a> {
         let live = request.follow && !place.ended;
@@ -286,7 +286,7 @@ impl<'a> Relay<'a> {
 async fn parting(
     shared: &Shared,
     place: &Place,
-    job: JobId,
+    job: TaskId,
     request: &v1::LogsRequest,
     end: u64,
     broken: Broken,

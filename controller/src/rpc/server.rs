@@ -1,5 +1,6 @@
 //! What every service shares: the way to the ledger, the proposer, and the end of the process.
 
+use super::convert::Which;
 use super::identity::Caller;
 use super::status;
 use crate::activity::Activity;
@@ -7,10 +8,10 @@ use crate::config::Config;
 use crate::proposer::{Accepted, Pending, ProposerHandle};
 use crate::pump::{PumpHandle, View};
 use crate::raft::Node;
-use docket_core::ledger::{Job, Ledger, Rejection};
+use docket_core::ledger::{Entry, Job, Ledger, Rejection};
 use docket_core::scheduler::Reach;
 use futures::{Stream, StreamExt as _};
-use proto::{JobId, v1};
+use proto::{JobId, TaskId, v1};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -127,24 +128,25 @@ impl Shared {
         Ok(self.proposer.enqueue(command, blobs).await?)
     }
 
-    /// NOT_FOUND for the first id that names no job.
-    pub async fn check_ids(&self, jobs: Vec<JobId>) -> Result<(), Status> {
+    /// NOT_FOUND for the first that names no job or task.
+    pub async fn check_ids(&self, named: Vec<Which>) -> Result<(), Status> {
         let look = move |view: View<'_>| {
-            jobs.iter().try_for_each(|id| found(view.ledger, *id).map(|_| ()))
+            named.iter().try_for_each(|which| match which {
+                Which::Whole(id) => found_entry(view.ledger, *id).map(drop),
+                Which::One(id) => found(view.ledger, *id).map(drop),
+            })
         };
         self.pump.read(look).await?
     }
 
-    /// The tasks of `jobs`, in that order. An id that names none is NOT_FOUND.
-    pub async fn tasks(&self, jobs: Vec<JobId>) -> Result<Vec<v1::Task>, Status> {
+    /// What is named, in that order; one for an array as a whole. What names none is NOT_FOUND.
+    pub async fn tasks(&self, jobs: Vec<Which>) -> Result<Vec<v1::Task>, Status> {
         let mut tasks = Vec::with_capacity(jobs.len());
         for slice in jobs.chunks(FETCH_SLICE) {
             let slice = slice.to_vec();
             let look = move |view: View<'_>| {
                 let reach = super::explain::sight(&view).reach();
-                let wire = |id: &JobId| {
-                    found(view.ledger, *id).map(|job| job.to_wire_seen(view.ledger, &reach))
-                };
+                let wire = |which: &Which| task_of(view.ledger, &reach, *which);
                 slice.iter().map(wire).collect::<Result<Vec<_>, _>>()
             };
             tasks.extend(self.pump.read(look).await??);
@@ -157,7 +159,7 @@ impl Shared {
         &self,
         from: Cursor,
         state: A,
-        take: impl Fn(&mut A, &Seen<'_>, &Job) -> Scan + Send + 'static,
+        take: impl Fn(&mut A, &Seen<'_>, Entry<'_>) -> Scan + Send + 'static,
     ) -> Result<(Cursor, A), Status> {
         let below = match from {
             Cursor::Newest => None,
@@ -168,7 +170,7 @@ impl Shared {
             let mut state = state;
             let reach = super::explain::sight(&view).reach();
             let seen = Seen { ledger: view.ledger, reach: &reach };
-            let jobs = view.ledger.jobs_newest_first(below);
+            let jobs = view.ledger.newest_first(below);
             for (number, job) in jobs.enumerate() {
                 let last = matches!(take(&mut state, &seen, job), Scan::Enough);
                 if last || number + 1 >= SCAN_SLICE {
@@ -223,10 +225,31 @@ pub async fn in_time(
     }
 }
 
-/// The job of an id, or why there is none.
-pub fn found(ledger: &Ledger, id: JobId) -> Result<&Job, Status> {
-    match ledger.job(id) {
-        Some(job) => Ok(job),
+/// What is named, on the wire.
+fn task_of(ledger: &Ledger, reach: &Reach, which: Which) -> Result<v1::Task, Status> {
+    match which {
+        Which::Whole(id) => Ok(match found_entry(ledger, id)? {
+            Entry::Job(job) => job.to_wire_seen(ledger, reach),
+            Entry::Array(array) => array.to_wire(ledger),
+        }),
+        Which::One(id) => {
+            found(ledger, id)?;
+            let job = ledger.numbered(id).expect("found in the line before");
+            Ok(job.to_wire_seen(ledger, reach))
+        }
+    }
+}
+
+/// The task of an id, or why there is none. One that shares its record has no number there.
+pub fn found(ledger: &Ledger, id: TaskId) -> Result<&Job, Status> {
+    found_entry(ledger, id.job)?;
+    ledger.find(id).map_err(|rejection| status::rejected(&rejection))
+}
+
+/// The job of an id, plain or array, or why there is none.
+pub fn found_entry(ledger: &Ledger, id: JobId) -> Result<Entry<'_>, Status> {
+    match ledger.entry(id) {
+        Some(entry) => Ok(entry),
         None if ledger.evicted(id) => Err(status::evicted(id.0)),
         None => Err(match ledger.find(id) {
             Err(stray @ Rejection::Stray { .. }) => status::rejected(&stray),

@@ -45,7 +45,7 @@ pub fn output_gone(message: impl Into<String>) -> Status {
 }
 
 /// The caller may see the job, and not read what it writes.
-pub fn output_of_another(job: u64, user: &str) -> Status {
+pub fn output_of_another(job: proto::TaskId, user: &str) -> Status {
     let message =
         format!("the output of job {job} is for {user}, root and admins: ask one of them for it");
     status(Code::PermissionDenied, "not-allowed", message)
@@ -128,6 +128,8 @@ pub fn rejected(rejection: &Rejection) -> Status {
         Rejection::WrongState { .. } => (Code::FailedPrecondition, "wrong-state"),
         Rejection::KeyReused { .. } => (Code::AlreadyExists, "key-reused"),
         Rejection::RequestExpired => (Code::FailedPrecondition, "request-expired"),
+        Rejection::NotAnArray { .. } => (Code::InvalidArgument, "not-an-array"),
+        Rejection::NoSuchTask { .. } => (Code::NotFound, "no-such-task"),
         Rejection::Malformed { .. } => (Code::InvalidArgument, "invalid-argument"),
         Rejection::TooHighLevel { .. } => (Code::FailedPrecondition, "level-too-high"),
         Rejection::NoSuchAgent { .. } => (Code::NotFound, "no-such-agent"),

@@ -1,11 +1,12 @@
 //! `Wait`: one message per job at once, then each change until all are terminal. It registers with
 //! the pump before it looks, so a change in between wakes it.
 
+use super::convert::Which;
 use super::server::Shared;
 use crate::watch::Watcher;
 use futures::Stream;
-use proto::{JobId, v1};
-use std::collections::BTreeMap;
+use proto::{JobId, TaskId, v1};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -21,10 +22,11 @@ const SLICE: usize = 64;
 /// Follows `jobs`. An id that names no job ends the stream with NOT_FOUND, before any message.
 pub async fn wait(
     shared: Shared,
-    jobs: Vec<JobId>,
+    jobs: Vec<Which>,
 ) -> Result<impl Stream<Item = Result<v1::Task, Status>> + Send + 'static, Status> {
     shared.linearizable().await?;
-    let watcher = shared.pump.watch(jobs.clone()).await?;
+    let ids: BTreeSet<JobId> = jobs.iter().map(|which| which.job()).collect();
+    let watcher = shared.pump.watch(ids.into_iter().collect()).await?;
     shared.check_ids(jobs.clone()).await?;
     Ok(async_stream::try_stream! {
         let mut following = Following::default();
@@ -49,9 +51,9 @@ pub async fn wait(
 #[derive(Default)]
 struct Following {
     /// The last message of each job that is not terminal.
-    live: BTreeMap<JobId, Told>,
+    live: BTreeMap<Which, Told>,
     /// Jobs that became unknown, and when that is told.
-    hushed: BTreeMap<JobId, Instant>,
+    hushed: BTreeMap<Which, Instant>,
 }
 
 /// What the last message of a job said, as far as it matters for the next one.
@@ -66,11 +68,12 @@ struct Told {
 
 impl Following {
     /// The jobs to look at next: those that changed, or whose hush is over.
-    async fn next(&mut self, watcher: &Arc<Watcher>) -> Vec<JobId> {
+    async fn next(&mut self, watcher: &Arc<Watcher>) -> Vec<Which> {
         let over = self.hushed.values().min().copied();
         let changed = async {
             let changed = watcher.changed().await;
-            changed.into_iter().collect::<Vec<JobId>>()
+            let followed = self.live.keys().filter(|which| changed.contains(&which.job()));
+            followed.copied().collect::<Vec<Which>>()
         };
         let due = match over {
             None => changed.await,
@@ -82,13 +85,16 @@ impl Following {
         due.into_iter().filter(|job| self.live.contains_key(job)).collect()
     }
 
-    fn hush_over(&self, now: Instant) -> Vec<JobId> {
+    fn hush_over(&self, now: Instant) -> Vec<Which> {
         self.hushed.iter().filter(|(_, over)| **over <= now).map(|(job, _)| *job).collect()
     }
 
     /// The message for a task as it is now, if there is something new to tell.
     fn tell(&mut self, task: v1::Task) -> Option<v1::Task> {
-        let job = JobId(task.job);
+        let job = match task.task {
+            Some(_) => Which::One(TaskId { job: JobId(task.job), index: task.task }),
+            None => Which::Whole(JobId(task.job)),
+        };
         let told = self.live.get(&job);
         if told.is_some_and(|told| told.position == task.position) {
             return None;
@@ -168,7 +174,7 @@ mod tests {
         assert!(told(&mut following, "RUN", 1));
         assert!(!told(&mut following, "UNKWN", 2));
         let watcher = Arc::new(Watcher::default());
-        assert_eq!(following.next(&watcher).await, [JobId(1)]);
+        assert_eq!(following.next(&watcher).await, [Which::Whole(JobId(1))]);
         assert!(told(&mut following, "UNKWN", 2));
         assert!(told(&mut following, "RUN", 3));
         assert!(!told(&mut following, "UNKWN", 4));

@@ -294,15 +294,37 @@ impl World {
                     stdin_hash,
                 })
             }
-            Wish::Cancel => Kind::Cancel(v1::CancelCommand { by, request_id, jobs, signal: None }),
+            Wish::Cancel => Kind::Cancel(v1::CancelCommand {
+                tasks: Vec::new(),
+                by,
+                request_id,
+                jobs,
+                signal: None,
+            }),
             Wish::Suspend | Wish::Resume => {
                 let resume = wish == Wish::Resume;
-                Kind::Suspend(v1::SuspendCommand { by, request_id, jobs, resume })
+                Kind::Suspend(v1::SuspendCommand {
+                    tasks: Vec::new(),
+                    by,
+                    request_id,
+                    jobs,
+                    resume,
+                })
             }
-            Wish::Priority => {
-                Kind::Priority(v1::PriorityCommand { by, request_id, jobs, priority: 7 })
-            }
-            Wish::Release => Kind::Hold(v1::HoldCommand { by, request_id, jobs, release: true }),
+            Wish::Priority => Kind::Priority(v1::PriorityCommand {
+                tasks: Vec::new(),
+                by,
+                request_id,
+                jobs,
+                priority: 7,
+            }),
+            Wish::Release => Kind::Hold(v1::HoldCommand {
+                tasks: Vec::new(),
+                by,
+                request_id,
+                jobs,
+                release: true,
+            }),
         };
         self.enqueue(controller, v1::Command { kind: Some(kind) }, blobs, Waiter { op });
     }

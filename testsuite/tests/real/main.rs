@@ -23,6 +23,7 @@
 //! | a real program: ffmpeg | `ffmpeg.rs` |
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a surprise must end the test")]
 
+mod arrays;
 mod bounded_output;
 mod cancel;
 mod directory_away;

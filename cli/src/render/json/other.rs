@@ -2,7 +2,7 @@
 
 use super::TaskJson;
 use crate::render::quantity::utc;
-use crate::render::{Check, SettingRow};
+use crate::render::{Check, SettingRow, named};
 use proto::v1;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -191,7 +191,7 @@ pub struct CancelJson {
 impl From<&v1::CancelResult> for CancelJson {
     fn from(result: &v1::CancelResult) -> Self {
         CancelJson {
-            id: result.job.to_string(),
+            id: named(result.job, result.tasks.as_ref()),
             job: result.job,
             outcome: Some(result.outcome.clone()).filter(|outcome| !outcome.is_empty()),
             error: result.error.clone(),
@@ -213,7 +213,7 @@ impl From<&v1::EditResult> for EditJson {
     fn from(result: &v1::EditResult) -> Self {
         let filled = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         EditJson {
-            id: result.job.to_string(),
+            id: named(result.job, result.tasks.as_ref()),
             job: result.job,
             outcome: filled(&result.outcome),
             state: filled(&result.state),

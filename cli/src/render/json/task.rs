@@ -3,8 +3,9 @@
 use crate::render::escape::bytes_text;
 use crate::render::quantity::utc;
 use crate::render::reason::kind_name;
-use proto::v1::{ExitKind, Reason, Rusage, Task};
+use proto::v1::{ArrayView, ExitKind, Reason, Rusage, Task};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// A task; null where a field does not apply.
 #[derive(Debug, Serialize)]
@@ -56,6 +57,17 @@ pub struct TaskJson {
     retried: u32,
     decided_time: Option<String>,
     script: bool,
+    /// Of an array as a whole.
+    array: Option<ArrayJson>,
+}
+
+/// How far an array is: its tasks as asked for, how many there are, by state, and how many may run at once.
+#[derive(Debug, Serialize)]
+struct ArrayJson {
+    tasks: String,
+    total: u64,
+    counts: BTreeMap<String, u64>,
+    limit: Option<u32>,
 }
 
 /// Why a task ended: its kind, and the fields that this kind has.
@@ -152,6 +164,18 @@ impl From<&Task> for TaskJson {
             retried: task.retried,
             decided_time: task.decided_wall_ms.map(utc),
             script: task.script,
+            array: task.array.as_ref().map(ArrayJson::from),
+        }
+    }
+}
+
+impl From<&ArrayView> for ArrayJson {
+    fn from(array: &ArrayView) -> Self {
+        ArrayJson {
+            tasks: array.tasks.clone(),
+            total: array.total,
+            counts: array.counts.clone().into_iter().collect(),
+            limit: array.limit,
         }
     }
 }

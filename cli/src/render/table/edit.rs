@@ -2,12 +2,14 @@
 //! were refused are told as errors.
 
 use crate::render::escape::line;
+use crate::render::named;
 use proto::v1::EditResult;
 
 /// One line a job.
 pub fn edited(results: &[EditResult]) -> String {
     let done = results.iter().filter(|result| result.error.is_none());
-    done.map(|result| format!("{} {}\n", result.job, words(result))).collect()
+    done.map(|result| format!("{} {}\n", named(result.job, result.tasks.as_ref()), words(result)))
+        .collect()
 }
 
 fn words(result: &EditResult) -> String {

@@ -46,7 +46,7 @@ fn sort(tasks: &mut [&Task], by: SortBy, view: &View) {
     match by {
         SortBy::Id => tasks.sort_by_key(|task| id(task)),
         SortBy::Name => tasks.sort_by(|a, b| (&a.name, id(a)).cmp(&(&b.name, id(b)))),
-        SortBy::State => tasks.sort_by_key(|task| (state_rank(&task.state), id(task))),
+        SortBy::State => tasks.sort_by_key(|task| (state_rank(shown_state(task)), id(task))),
         SortBy::Time => tasks.sort_by_key(|task| (spent(task, view).unwrap_or(0), id(task))),
     }
 }
@@ -76,18 +76,27 @@ fn shape(column: Column) -> Layout {
     }
 }
 
+/// An array counts as running while any of its tasks does.
+fn shown_state(task: &Task) -> &str {
+    match &task.array {
+        Some(array) if array.counts.contains_key("RUN") => "RUN",
+        _ => &task.state,
+    }
+}
+
 fn cell(column: Column, task: &Task, view: &View) -> String {
     match column {
         Column::Id => task_id(task),
         Column::Name => line(&task.name),
         Column::User => line(&task.user),
-        Column::State => task.state.clone(),
+        Column::State => shown_state(task).to_owned(),
         Column::Time => spent(task, view).map_or_else(|| "-".to_owned(), clock),
         Column::Cpus => task.cpus.to_string(),
         Column::Node => task.node.as_ref().map_or_else(|| "-".to_owned(), |node| line(node)),
         Column::Reason => reason::cell(task, view),
         Column::Queue => line(&task.queue),
         Column::Priority => task.priority.to_string(),
+        Column::Attempt if task.array.is_some() => "-".to_owned(),
         Column::Attempt => task.attempt.to_string(),
         Column::Dir => bytes_line(&task.dir),
         Column::Command => command(&task.command),

@@ -5,7 +5,7 @@ use crate::render::escape::line;
 use crate::render::layout::{Align, Column, Grid, wrap};
 use crate::render::limits;
 use crate::render::quantity::{count, last_word, share, span};
-use crate::render::{Check, SettingRow, View};
+use crate::render::{Check, SettingRow, View, named};
 use proto::v1::{CancelResult, Node, StatusAnswer};
 
 /// `docket nodes`.
@@ -99,7 +99,10 @@ pub fn cancelled(results: &[CancelResult]) -> String {
     results
         .iter()
         .filter(|result| result.error.is_none())
-        .map(|result| format!("{} {}\n", result.job, words(&result.outcome)))
+        .map(|result| {
+            let id = named(result.job, result.tasks.as_ref());
+            format!("{id} {}\n", words(&result.outcome))
+        })
         .collect()
 }
 

@@ -5,7 +5,7 @@ use crate::render::escape::{bytes_line, command, line, width};
 use crate::render::layout::wrap;
 use crate::render::quantity as q;
 use crate::render::{View, reason, task_id};
-use proto::v1::{Rusage, Task};
+use proto::v1::{ArrayView, Rusage, Task};
 use units::exact_size;
 
 /// Where the values begin.
@@ -25,11 +25,32 @@ pub fn show(task: &Task, view: &View) -> String {
     if !task.comment.is_empty() {
         out.push_str(&field("comment", &line(&task.comment), view));
     }
+    if let Some(array) = &task.array {
+        out.push_str(&array_words(task, array, view));
+        return out + &next(task);
+    }
     out.push_str(&times(task, view));
     out.push_str(&used(task));
     out.push_str(&output(task, view));
     out.push_str(&stderr_tail(task));
     out.push_str(&next(task));
+    out
+}
+
+/// How far an array is.
+fn array_words(task: &Task, array: &ArrayView, view: &View) -> String {
+    let at = q::date_time(task.submit_wall_ms, &view.zone);
+    let limit = array.limit.map_or(String::new(), |limit| format!(", at most {limit} at once"));
+    let tasks = format!("{} ({} of them{limit})", line(&array.tasks), array.total);
+    let mut out = field("submitted", &at, view);
+    out.push_str(&field("tasks", &tasks, view));
+    out.push_str(&field("now", &reason::array(array), view));
+    out.push_str(&used(task));
+    out.push_str(&field(
+        "each task",
+        &format!("docket show {}_N, docket logs {0}_N", task.job),
+        view,
+    ));
     out
 }
 

@@ -124,7 +124,7 @@ fn over(job: &Job, attempt: AttemptId) -> bool {
 
 /// A task changed, as of the entry whose orders end with `order`.
 pub(super) fn task(reign: &mut Reign, turn: &mut Turn<'_>, task: TaskId, order: OrderId) {
-    let Some(job) = turn.ledger.job(task.job) else { return };
+    let Some(job) = turn.ledger.job(task) else { return };
     let Some(grant) = job.grant() else { return };
     let Some(session) = reign.orderly(&grant.agent) else { return };
     orders(session, turn, job);

@@ -52,6 +52,7 @@ fn one(reign: &mut Reign, turn: &mut Turn<'_>, order: OrderId, kind: &Kind, outc
         | Kind::Configure(_)
         | Kind::Hold(_)
         | Kind::ConfirmDead(_)
+        | Kind::ArrayLimit(_)
         | Kind::Priority(_) => reign.placing.look_again(),
         Kind::Fenced(_) => {
             lease::applied(reign, turn);

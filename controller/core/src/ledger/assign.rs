@@ -15,13 +15,18 @@ impl Ledger {
     pub(super) fn assign(&mut self, command: &v1::AssignCommand) -> Result<Outcome, Rejection> {
         let attempt = AttemptId::from_wire(command.attempt.as_ref())
             .map_err(|error| Rejection::malformed("attempt", error.to_string()))?;
-        let id = attempt.task.job;
+        let id = attempt.task;
         let job = self.find(id)?;
-        if attempt != job.attempt_id() {
-            return Ok(stale(format!("the task is at attempt {}", job.attempt_id())));
+        if attempt.attempt != job.attempt {
+            let now = AttemptId { attempt: job.attempt, ..attempt };
+            return Ok(stale(format!("the task is at attempt {now}")));
         }
         if job.kind() != Kind::Queued {
             return Ok(stale(format!("the task is {}, not queued", job.state_name())));
+        }
+        if let Some(array) = self.array(id.job).filter(|array| array.full()) {
+            let limit = array.limit().unwrap_or_default();
+            return Ok(stale(format!("{limit} tasks of the array are on nodes, its limit")));
         }
         let agent = self
             .agents

@@ -1,5 +1,6 @@
 //! The ledger itself: its fields, what can be asked of it, and the one way to change a job.
 
+use super::array::Array;
 use super::blobs::{Blob, Interned, Spec};
 use super::cause::{Cause, What, Who};
 use super::deferred::{Deferred, Registry};
@@ -10,8 +11,9 @@ use super::moves;
 use super::node::{Agent, Session};
 use super::outcome::Rejection;
 use super::policy::default_policy;
+use super::ranges::Ranges;
 use super::state::StateName;
-use super::table::Table;
+use super::table::{Entry, Table};
 use super::users::Users;
 use proto::{JobId, OrderId, TaskId, v1};
 use std::collections::{BTreeMap, BTreeSet};
@@ -181,14 +183,31 @@ impl Ledger {
         &self.counters
     }
 
-    /// The job of that id, if the ledger still has it.
-    pub fn job(&self, id: JobId) -> Option<&Job> {
-        self.jobs.job(id)
+    /// The task of that id, if the ledger still has it: a plain job by its job id, or one of an array.
+    /// One that shares its record with others of its array has no number there.
+    pub fn job(&self, id: impl Into<TaskId>) -> Option<&Job> {
+        self.jobs.task(id.into())
+    }
+
+    /// The same with its number, as a copy.
+    pub fn numbered(&self, id: impl Into<TaskId>) -> Option<Job> {
+        let id = id.into();
+        Some(Job { task: id.index, ..self.job(id)?.clone() })
+    }
+
+    /// The job of that id, plain or array, if the ledger still has it.
+    pub fn entry(&self, id: JobId) -> Option<Entry<'_>> {
+        self.jobs.entry(id)
+    }
+
+    /// The array of that id, if it is one.
+    pub fn array(&self, id: JobId) -> Option<&Array> {
+        self.jobs.array(id)
     }
 
     /// Whether the id was given and its job has left the ledger.
     pub fn evicted(&self, id: JobId) -> bool {
-        self.gave(id) && self.job(id).is_none()
+        self.gave(id) && self.entry(id).is_none()
     }
 
     /// Name of a node that runs an attempt of that id, of which this log knows nothing.
@@ -197,10 +216,23 @@ impl Ledger {
         self.agents().find(runs).map(|agent| agent.name())
     }
 
-    /// The job of that id, or why there is none.
-    pub fn find(&self, id: JobId) -> Result<&Job, Rejection> {
-        match self.job(id) {
-            Some(job) => Ok(job),
+    /// The task of that id, or why there is none.
+    pub fn find(&self, id: impl Into<TaskId>) -> Result<&Job, Rejection> {
+        let id = id.into();
+        let entry = self.find_entry(id.job)?;
+        self.job(id).ok_or_else(|| match entry {
+            Entry::Job(_) => Rejection::NotAnArray { job: id.job },
+            Entry::Array(array) => {
+                let tasks = array.asked();
+                Rejection::NoSuchTask { job: id.job, task: id.index, tasks }
+            }
+        })
+    }
+
+    /// The job of that id, plain or array, or why there is none.
+    pub fn find_entry(&self, id: JobId) -> Result<Entry<'_>, Rejection> {
+        match self.entry(id) {
+            Some(entry) => Ok(entry),
             None if self.evicted(id) => Err(Rejection::Evicted { job: id }),
             None => Err(match self.node_of_stray(id) {
                 Some(node) => Rejection::Stray { job: id, node: node.to_owned() },
@@ -209,9 +241,21 @@ impl Ledger {
         }
     }
 
-    /// Jobs with an id below the given one, or all, newest first.
+    /// Every record of jobs with an id below the given one, or of all, newest job first: what tasks of an
+    /// array share comes once.
     pub fn jobs_newest_first(&self, below: Option<JobId>) -> impl Iterator<Item = &Job> {
-        self.jobs.jobs_below(below.unwrap_or(self.next_job_id))
+        self.newest_first(below).flat_map(|entry| {
+            let (job, array) = match entry {
+                Entry::Job(job) => (Some(job), None),
+                Entry::Array(array) => (None, Some(array)),
+            };
+            job.into_iter().chain(array.into_iter().flat_map(|array| array.records()))
+        })
+    }
+
+    /// Jobs with an id below the given one, or all, newest first.
+    pub fn newest_first(&self, below: Option<JobId>) -> impl Iterator<Item = Entry<'_>> {
+        self.jobs.entries_below(below.unwrap_or(self.next_job_id))
     }
 
     /// Tasks by state; states without any are absent.
@@ -280,7 +324,7 @@ impl Ledger {
 
     /// How many jobs wait in the queue.
     pub fn pending_count(&self) -> u64 {
-        self.index.queue.len() as u64
+        self.index.queued
     }
 
     /// Queued jobs of each distinct ask, in scheduling order.
@@ -290,31 +334,85 @@ impl Ledger {
         self.index.classes.iter().map(|(ask, class)| (ask, class.iter().copied()))
     }
 
-    pub(super) fn ids_held_by(&self, agent_id: &str) -> Vec<JobId> {
+    pub(super) fn ids_held_by(&self, agent_id: &str) -> Vec<TaskId> {
         self.index.held.get(agent_id).into_iter().flatten().map(|(_, id)| *id).collect()
     }
 
-    pub(super) fn ids_waiting_on(&self, agent_id: &str) -> Vec<JobId> {
+    pub(super) fn ids_waiting_on(&self, agent_id: &str) -> Vec<TaskId> {
         self.index.waiting.get(agent_id).into_iter().flatten().copied().collect()
     }
 
-    /// Changes a job and keeps every index right. The caller looked the job up just before.
-    pub(super) fn update<R>(&mut self, id: JobId, edit: impl FnOnce(&mut Job) -> R) -> R {
-        let job = self.jobs.job_mut(id).expect("callers only change jobs they have just found");
-        self.index.remove(job);
-        let before = job.kind();
-        let result = edit(job);
-        debug_assert!(moves::legal(before, job.kind()), "{before:?} -> {:?}", job.kind());
-        self.index.add(job);
+    /// Changes a task and keeps every index right. The caller looked it up just before.
+    pub(super) fn update<R>(
+        &mut self,
+        id: impl Into<TaskId>,
+        edit: impl FnOnce(&mut Job) -> R,
+    ) -> R {
+        let id = id.into();
+        let found = "callers only change tasks they have just found";
+        let result = match id.index {
+            None => {
+                let job = self.jobs.job_mut(id.job).expect(found);
+                self.index.remove(job);
+                let result = moving(job, edit);
+                self.index.add(job);
+                result
+            }
+            Some(number) => {
+                let array = self.jobs.array_mut(id.job).expect(found);
+                self.index.remove_array(array);
+                array.part(number);
+                let index = &mut self.index;
+                let result = array.change_own(number, |job| {
+                    index.remove_member(job);
+                    let result = moving(job, edit);
+                    index.add_member(job);
+                    result
+                });
+                self.index.add_array(array);
+                result.expect(found)
+            }
+        };
         self.touched(id);
         result
     }
 
-    /// A job is new or changed: readers are told, and facts that wait for it are looked at again.
-    pub(super) fn touched(&mut self, id: JobId) {
-        self.changed.insert(TaskId::plain(id));
-        if self.deferred.concerns(id) {
-            self.drainable.insert(id);
+    /// Changes what an array is as a whole.
+    pub(super) fn update_array(&mut self, id: JobId, edit: impl FnOnce(&mut Array)) {
+        let Some(array) = self.jobs.array_mut(id) else { return };
+        self.index.remove_array(array);
+        edit(array);
+        self.index.add_array(array);
+        self.touched(id);
+    }
+
+    /// Changes those tasks of an array that share records; `edit` says whether it changed anything.
+    /// Gives how many were changed. Those with a record of their own are left alone.
+    pub(super) fn update_shared(
+        &mut self,
+        id: JobId,
+        which: Option<&Ranges>,
+        mut edit: impl FnMut(&mut Job) -> bool,
+    ) -> u64 {
+        let Some(array) = self.jobs.array_mut(id) else { return 0 };
+        self.index.remove_array(array);
+        let changed = array.change_shared(which, |job| {
+            let before = job.kind();
+            let changed = edit(job);
+            debug_assert!(moves::legal(before, job.kind()), "{before:?} -> {:?}", job.kind());
+            changed
+        });
+        self.index.add_array(array);
+        self.touched(TaskId::plain(id));
+        changed
+    }
+
+    /// A task is new or changed: readers are told, and facts that wait for it are looked at again.
+    pub(super) fn touched(&mut self, id: impl Into<TaskId>) {
+        let id = id.into();
+        self.changed.insert(id);
+        if self.deferred.concerns(id.job) {
+            self.drainable.insert(id.job);
         }
     }
 
@@ -327,4 +425,12 @@ impl Ledger {
     pub(super) fn by_leader(&self) -> Who {
         Who::Controller(self.leader)
     }
+}
+
+/// Edits a job; its state may only move as the table of moves says.
+fn moving<R>(job: &mut Job, edit: impl FnOnce(&mut Job) -> R) -> R {
+    let before = job.kind();
+    let result = edit(job);
+    debug_assert!(moves::legal(before, job.kind()), "{before:?} -> {:?}", job.kind());
+    result
 }

@@ -9,11 +9,12 @@ use super::memory::{Edit, Verb};
 use super::outcome::{CancelResult, CancelVerdict, Outcome, Rejection};
 use super::request::RequestId;
 use super::settle::Told;
-use super::state::Kind;
+use super::state::{Kind, StateName};
 use super::submit::{request_id, requester};
+use super::targets::{Named, Target};
 use super::users::User;
 use proto::mutants::Mutant;
-use proto::{JobId, v1};
+use proto::{TaskId, v1};
 use std::sync::Arc;
 
 /// Who asks for an edit, by which request.
@@ -32,13 +33,14 @@ impl Ledger {
             let why = format!("{signal} given, allowed are 1 to 64");
             return Err(Rejection::malformed("signal", why));
         }
-        let results = command.jobs.iter().map(|id| {
-            let job = JobId(*id);
-            let verdict = match command.signal {
-                None => self.cancel_one(job, &asker),
-                Some(signal) => self.signal_one(job, signal, &asker),
-            };
-            CancelResult { job, verdict: verdict.unwrap_or_else(CancelVerdict::Refused) }
+        let named = self.targets(&command.jobs, &command.tasks);
+        let results = named.into_iter().map(|Named { job, tasks, target }| {
+            let verdict = target.and_then(|target| match (command.signal, target) {
+                (None, Target::Task(id)) => self.cancel_one(id, &asker),
+                (None, target) => self.cancel_members(&target, &asker),
+                (Some(signal), target) => self.signal_target(&target, signal, &asker),
+            });
+            CancelResult { job, tasks, verdict: verdict.unwrap_or_else(CancelVerdict::Refused) }
         });
         Ok(Outcome::Cancelled(results.collect()))
     }
@@ -53,16 +55,78 @@ impl Ledger {
         Ok(Asker { by, user: self.users.intern(&by.user, by.uid), request })
     }
 
-    /// The job, if the asker may change it.
-    pub(super) fn owned(&self, id: JobId, asker: &Asker<'_>) -> Result<&Job, Rejection> {
+    /// The task, if the asker may change it.
+    pub(super) fn owned(
+        &self,
+        id: impl Into<TaskId>,
+        asker: &Asker<'_>,
+    ) -> Result<&Job, Rejection> {
         let job = self.find(id)?;
-        if job.by != asker.user && !asker.by.admin {
-            return Err(Rejection::NotOwner { job: id, owner: job.by.name.clone() });
-        }
+        self.may_change(job, asker)?;
         Ok(job)
     }
 
-    fn cancel_one(&mut self, id: JobId, asker: &Asker<'_>) -> Result<CancelVerdict, Rejection> {
+    pub(super) fn may_change(&self, job: &Job, asker: &Asker<'_>) -> Result<(), Rejection> {
+        match job.by == asker.user || asker.by.admin {
+            true => Ok(()),
+            false => Err(Rejection::NotOwner { job: job.id, owner: job.by.name.clone() }),
+        }
+    }
+
+    /// Cancels tasks of an array: those that share records in one step, whatever their number.
+    fn cancel_members(
+        &mut self,
+        target: &Target,
+        asker: &Asker<'_>,
+    ) -> Result<CancelVerdict, Rejection> {
+        if let Some(known) = self.recall(target, asker, Verb::Cancel)? {
+            return Ok(answered(known));
+        }
+        let Some((id, which)) = target.members() else { return Ok(CancelVerdict::AlreadyEnded) };
+        let own = self.own_of(target, |_| true);
+        let mut verdict = CancelVerdict::AlreadyEnded;
+        for task in own {
+            verdict = match (verdict, self.cancel_one(task, asker)?) {
+                (CancelVerdict::Requested, _) | (_, CancelVerdict::Requested) => {
+                    CancelVerdict::Requested
+                }
+                (_, CancelVerdict::Cancelled) => CancelVerdict::Cancelled,
+                (verdict, _) => verdict,
+            };
+        }
+        let intent = self.cancel_intent(asker, true);
+        let who = Who::User(Arc::clone(&asker.user));
+        let cause = self.cause(who.clone(), What::CancelRequested);
+        let reason = ExitReason::Cancelled { by: asker.user.name.clone() };
+        let ending = self.ending(false, reason, Told::default(), who);
+        let ended = self.update_shared(id, which, |job| {
+            if job.terminal() {
+                return false;
+            }
+            job.intents_mut().cancel = Some(intent.clone());
+            job.note(cause.clone());
+            ending.clone().end(job);
+            true
+        });
+        if ended > 0 && verdict == CancelVerdict::AlreadyEnded {
+            verdict = CancelVerdict::Cancelled;
+        }
+        let edit = Edit::new(asker, Verb::Cancel, answer_code(&verdict), self.led_ms);
+        self.remember(target, edit);
+        Ok(verdict)
+    }
+
+    fn cancel_intent(&self, asker: &Asker<'_>, at_once: bool) -> CancelIntent {
+        CancelIntent {
+            order: self.order,
+            by: Arc::clone(&asker.user),
+            request: asker.request.clone(),
+            wall_ms: self.wall_ms,
+            at_once,
+        }
+    }
+
+    fn cancel_one(&mut self, id: TaskId, asker: &Asker<'_>) -> Result<CancelVerdict, Rejection> {
         let job = self.owned(id, asker)?;
         let replaces = Mutant::CancelRestarts.active() && !job.terminal();
         if let Some(known) = job.cancel().filter(|_| !replaces) {
@@ -78,13 +142,7 @@ impl Ledger {
             return Ok(CancelVerdict::AlreadyEnded);
         }
         let at_once = matches!(job.kind(), Kind::Queued | Kind::Held | Kind::Waiting);
-        let intent = CancelIntent {
-            order: self.order,
-            by: Arc::clone(&asker.user),
-            request: asker.request.clone(),
-            wall_ms: self.wall_ms,
-            at_once,
-        };
+        let intent = self.cancel_intent(asker, at_once);
         let who = Who::User(Arc::clone(&asker.user));
         let cause = self.cause(who.clone(), What::CancelRequested);
         self.update(id, |job| {
@@ -99,22 +157,62 @@ impl Ledger {
         Ok(CancelVerdict::Cancelled)
     }
 
-    fn signal_one(
+    fn signal_target(
         &mut self,
-        id: JobId,
+        target: &Target,
         signal: u32,
         asker: &Asker<'_>,
     ) -> Result<CancelVerdict, Rejection> {
-        if self.repeated(id, asker, Verb::Signal, i64::from(signal))? {
+        if self.repeated(target, asker, Verb::Signal, i64::from(signal))? {
             return Ok(CancelVerdict::Signalled);
         }
+        let verdict = match target {
+            Target::Task(id) => self.signal_one(*id, signal, asker)?,
+            Target::Members(..) | Target::All(_) => {
+                let started: Vec<TaskId> = self.own_of(target, |job| job.started().is_some());
+                for id in &started {
+                    self.signal_one(*id, signal, asker)?;
+                }
+                match (started.is_empty(), self.owned_target(target, asker)?) {
+                    (false, _) => CancelVerdict::Signalled,
+                    (true, head) => {
+                        let why = "none of these tasks runs, so there is nothing to signal";
+                        let (job, state) = (head.id, StateName::Pend);
+                        return Err(Rejection::WrongState { job, state, why });
+                    }
+                }
+            }
+        };
+        if verdict == CancelVerdict::Signalled {
+            let edit = Edit::new(asker, Verb::Signal, i64::from(signal), self.led_ms);
+            self.remember(target, edit);
+        }
+        Ok(verdict)
+    }
+
+    /// Tasks of a target that have a record of their own, have not ended, and are so.
+    pub(super) fn own_of(&self, target: &Target, so: impl Fn(&Job) -> bool) -> Vec<TaskId> {
+        let Some((id, _)) = target.members() else { return Vec::new() };
+        let own = self.array(id).into_iter().flat_map(|array| array.own_tasks());
+        own.filter(|job| !job.terminal() && so(job))
+            .map(Job::task_id)
+            .filter(|task| task.index.is_some_and(|number| target.means(number)))
+            .collect()
+    }
+
+    fn signal_one(
+        &mut self,
+        id: TaskId,
+        signal: u32,
+        asker: &Asker<'_>,
+    ) -> Result<CancelVerdict, Rejection> {
         let job = self.owned(id, asker)?;
         if job.terminal() {
             return Ok(CancelVerdict::AlreadyEnded);
         }
         if job.started().is_none() {
             let why = "it has not started, so there is nothing to signal";
-            return Err(Rejection::WrongState { job: id, state: job.state_name(), why });
+            return Err(Rejection::WrongState { job: job.id, state: job.state_name(), why });
         }
         let wanted = SignalRequest {
             order: self.order,
@@ -128,7 +226,23 @@ impl Ledger {
             job.intents_mut().signal = Some(wanted);
             job.note(cause);
         });
-        self.remember(id, Edit::new(asker, Verb::Signal, i64::from(signal), self.led_ms));
         Ok(CancelVerdict::Signalled)
+    }
+}
+
+/// Code of the answer that a repeated cancel of tasks gets.
+fn answer_code(verdict: &CancelVerdict) -> i64 {
+    match verdict {
+        CancelVerdict::Requested => 1,
+        CancelVerdict::Cancelled => 2,
+        _ => 0,
+    }
+}
+
+fn answered(code: i64) -> CancelVerdict {
+    match code {
+        1 => CancelVerdict::Requested,
+        2 => CancelVerdict::Cancelled,
+        _ => CancelVerdict::AlreadyEnded,
     }
 }

@@ -127,6 +127,11 @@ pub enum What {
         /// The new one.
         to: i32,
     },
+    /// How many of its tasks may be on nodes at once was changed.
+    ArrayLimit {
+        /// To; 0: any number.
+        to: u32,
+    },
     /// Somebody asked to suspend it.
     SuspendRequested,
     /// Somebody asked to resume it.

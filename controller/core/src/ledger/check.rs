@@ -28,6 +28,15 @@ impl Ledger {
                     self.check_job(job);
                     (job.submit_led_ms, &job.by)
                 }
+                Slot::Array(array) => {
+                    assert_eq!(array.id(), id, "array {id} stands under its id");
+                    array.check();
+                    array.records().for_each(|job| self.check_job(job));
+                    let limit = array.limit().map_or(u64::MAX, u64::from);
+                    // A limit that was lowered, or what a restore adopted, is above it for a while.
+                    assert!(limit > 0, "array {id}: its limit lets something run");
+                    (array.head().submit_led_ms, &array.head().by)
+                }
                 Slot::Request(old) => (old.submit_led_ms, &old.by),
                 Slot::Empty => continue,
             };
@@ -62,7 +71,11 @@ impl Ledger {
     fn check_content(&self) {
         let (mut specs, mut blobs) = (BTreeMap::new(), BTreeMap::new());
         for (_, slot) in self.jobs.slots() {
-            let Slot::Job(job) = slot else { continue };
+            let job = match slot {
+                Slot::Job(job) => job,
+                Slot::Array(array) => array.head(),
+                Slot::Request(_) | Slot::Empty => continue,
+            };
             *specs.entry(job.spec.hash).or_insert(0) += 1;
             *blobs.entry(job.env.hash).or_insert(0) += 1;
             if let Some(stdin) = &job.stdin {

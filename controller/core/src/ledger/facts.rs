@@ -12,7 +12,7 @@ use super::outcome::{Outcome, Rejection};
 use super::settle::Told;
 use super::state::{Grant, Kind, Late, Run, Started, State, StateName, Was};
 use proto::mutants::Mutant;
-use proto::{AttemptId, JobId, OrderId, Seq, v1, v1::fact};
+use proto::{AttemptId, OrderId, Seq, TaskId, v1, v1::fact};
 use std::sync::Arc;
 
 /// Longest end of stderr that is kept, in bytes (design 5, Logs).
@@ -35,11 +35,11 @@ pub(super) struct Reporter {
 /// Whom a fact concerns.
 enum Target {
     /// This job's present attempt, held by the reporter (or held last, if it has ended).
-    Ours(JobId),
+    Ours(TaskId),
     /// An older attempt of this job: counted, and closed for good.
-    Closed(JobId, u32),
+    Closed(TaskId, u32),
     /// A waiting job of a ledger that was restored: its assignment was lost, and this is its proof.
-    Adopt(JobId),
+    Adopt(TaskId),
     /// Nobody any more: counted.
     NoOp,
     /// A job or an assignment that the ledger does not have: it waits in the registry.
@@ -125,8 +125,8 @@ impl Ledger {
             return;
         }
         let waits = |job: &Job| job.grant().is_none() && !job.terminal() && job.attempt == attempt;
-        if self.jobs.job(task.job).is_some_and(waits) {
-            self.update(task.job, |job| job.attempt = attempt.saturating_add(1));
+        if self.jobs.task(task).is_some_and(waits) {
+            self.update(task, |job| job.attempt = attempt.saturating_add(1));
         }
     }
 
@@ -157,30 +157,29 @@ impl Ledger {
 
     fn locate(&mut self, agent: &str, about: &About) -> Target {
         let About { attempt, token, .. } = *about;
-        let id = attempt.task.job;
+        let id = attempt.task;
         if token.attempt != attempt.attempt {
             self.counters.other_attempt += 1;
             return Target::NoOp;
         }
-        if !self.gave(id) {
+        if !self.gave(id.job) {
             return Target::Unknown;
         }
-        if self.is_of_lost_part(id, token.generation) && !self.granted(id, agent, token.generation)
-        {
+        let lost = self.is_of_lost_part(id.job, token.generation);
+        if lost && !self.granted(id, agent, token.generation) {
             self.counters.unknown_attempt += 1;
             return Target::NoOp;
         }
-        let Some(job) = self.jobs.job(id) else {
-            self.counters.evicted += 1;
+        let Some(job) = self.jobs.task(id) else {
+            match self.jobs.entry(id.job) {
+                None => self.counters.evicted += 1,
+                Some(_) => self.counters.other_attempt += 1,
+            }
             return Target::NoOp;
         };
-        let older = attempt.attempt < job.attempt && !Mutant::AttemptNotCompared.active();
-        if attempt.task != job.task_id() || older {
+        if attempt.attempt < job.attempt && !Mutant::AttemptNotCompared.active() {
             self.counters.other_attempt += 1;
-            return match attempt.task == job.task_id() {
-                true => Target::Closed(id, attempt.attempt),
-                false => Target::NoOp,
-            };
+            return Target::Closed(id, attempt.attempt);
         }
         let grant = match job.grant() {
             Some(grant) if attempt.attempt <= job.attempt => grant,
@@ -203,15 +202,15 @@ impl Ledger {
     }
 
     /// Whether this ledger gave the job's newest attempt to that agent, with such a token.
-    pub(super) fn granted(&self, id: JobId, agent: &str, generation: u64) -> bool {
-        let grant = self.jobs.job(id).and_then(|job| job.grant());
+    pub(super) fn granted(&self, id: TaskId, agent: &str, generation: u64) -> bool {
+        let grant = self.jobs.task(id).and_then(|job| job.grant());
         grant.is_some_and(|grant| *grant.agent == *agent && grant.generation == generation)
     }
 
     /// A known job, and an attempt of which the ledger has no assignment. One of an older
     /// generation was assigned in a log that a restore cut off: no Assign for it can come.
-    fn unassigned(&mut self, about: &About, id: JobId) -> Target {
-        let kind = self.jobs.job(id).map(|job| job.kind());
+    fn unassigned(&mut self, about: &About, id: TaskId) -> Target {
+        let kind = self.jobs.task(id).map(|job| job.kind());
         match about.word {
             _ if about.token.generation >= self.generation => Target::Unknown,
             // Nothing ran there: the job goes its way as if it had not been assigned.
@@ -230,8 +229,8 @@ impl Ledger {
 
     /// Makes the reporter's attempt the job's present one (design 4, restore). Order 0: older than
     /// any join, so that the next manifest judges it.
-    pub(super) fn adopt(&mut self, by: &Reporter, token: v1::Token, id: JobId) {
-        let Some(ask) = self.jobs.job(id).map(|job| Arc::clone(&job.spec.ask)) else { return };
+    pub(super) fn adopt(&mut self, by: &Reporter, token: v1::Token, id: TaskId) {
+        let Some(ask) = self.jobs.task(id).map(|job| Arc::clone(&job.spec.ask)) else { return };
         let newest = self.agents.get(&by.agent).map(|agent| agent.incarnation());
         let grant = Grant {
             agent: Arc::clone(&by.agent),
@@ -319,34 +318,31 @@ impl Ledger {
             journal: Arc::clone(&entry.journal),
         };
         self.take_located(&by, about, target, &entry.fact);
-        self.lose_if_away(about.attempt.task.job, &entry.agent);
+        self.lose_if_away(about.attempt.task, &entry.agent);
     }
 
     /// A start that waited makes a task run whose agent may have been given up meanwhile: nobody
     /// is left to be silent.
-    fn lose_if_away(&mut self, id: JobId, agent: &str) {
+    fn lose_if_away(&mut self, id: TaskId, agent: &str) {
         let away = match self.agents.get(agent).map(|agent| agent.session) {
             Some(Session::Down(why)) => why.as_str().into(),
             _ => return,
         };
-        if self.jobs.job(id).is_some_and(|job| job.kind().held_by()) {
+        if self.jobs.task(id).is_some_and(|job| job.kind().held_by()) {
             self.lose(id, &away);
         }
     }
 
     /// Whether a fact in the registry still waits for something that can come.
     pub(super) fn still_waits(&self, about: &About) -> bool {
-        let id = about.attempt.task.job;
-        let Some(job) = self.jobs.job(id) else { return !self.gave(id) };
+        let id = about.attempt.task;
+        let Some(job) = self.jobs.task(id) else { return !self.gave(id.job) };
         let assigned = job.grant().is_some() && about.attempt.attempt == job.attempt;
-        about.attempt.task == job.task_id()
-            && about.attempt.attempt >= job.attempt
-            && !job.terminal()
-            && !assigned
+        about.attempt.attempt >= job.attempt && !job.terminal() && !assigned
     }
 
-    fn start(&mut self, by: &Reporter, id: JobId, fact: &v1::StartFact) {
-        let Some(job) = self.jobs.job(id) else { return };
+    fn start(&mut self, by: &Reporter, id: TaskId, fact: &v1::StartFact) {
+        let Some(job) = self.jobs.task(id) else { return };
         match (job.kind(), job.started()) {
             (Kind::Done | Kind::Exit, _) => self.counters.after_end += 1,
             // A second start is no news, not even of a task that is unknown: the manifest tells.
@@ -359,7 +355,7 @@ impl Ledger {
     }
 
     /// The start was known from a manifest: now its output files are known too.
-    fn complete_start(&mut self, id: JobId, fact: &v1::StartFact) {
+    fn complete_start(&mut self, id: TaskId, fact: &v1::StartFact) {
         let started = Started::from_fact(fact);
         self.update(id, |job| match &mut job.state {
             State::Running(run) | State::Suspended(run) => run.started = started,
@@ -371,7 +367,7 @@ impl Ledger {
         });
     }
 
-    fn begin_running(&mut self, by: &Reporter, id: JobId, fact: &v1::StartFact) {
+    fn begin_running(&mut self, by: &Reporter, id: TaskId, fact: &v1::StartFact) {
         let started = Started::from_fact(fact);
         let who = Who::Agent(Arc::clone(&by.agent));
         let cause = self.cause(who, What::Started { pid: fact.pid });
@@ -385,8 +381,8 @@ impl Ledger {
         self.clear_fault(&by.agent);
     }
 
-    fn finish(&mut self, by: &Reporter, id: JobId, fact: &v1::FinishFact) {
-        let Some(job) = self.jobs.job(id) else { return };
+    fn finish(&mut self, by: &Reporter, id: TaskId, fact: &v1::FinishFact) {
+        let Some(job) = self.jobs.task(id) else { return };
         // Who asked may be known to the part of the log alone that is lost since it was assigned.
         let older = job.grant().is_some_and(|grant| grant.generation < self.generation);
         let forgotten = || older.then(|| FORGOTTEN.to_owned());
@@ -407,7 +403,7 @@ impl Ledger {
         let who = Who::Agent(Arc::clone(&by.agent));
         match verdict {
             Finish::Over { done, reason, status } => {
-                let order = self.jobs.job(id).and_then(|job| job.grant()).map(|grant| grant.order);
+                let order = self.jobs.task(id).and_then(|job| job.grant()).map(|grant| grant.order);
                 let told = self.told(id, fact, done, status);
                 self.over(id, done, reason, told, who);
                 self.clear_older_fault(&by.agent, order);
@@ -420,7 +416,7 @@ impl Ledger {
     }
 
     /// A settled task stays as it is; its real outcome is kept beside it (P3, P5).
-    fn note_late(&mut self, by: &Reporter, id: JobId, fact: &v1::FinishFact, verdict: Finish) {
+    fn note_late(&mut self, by: &Reporter, id: TaskId, fact: &v1::FinishFact, verdict: Finish) {
         self.counters.late_outcomes += 1;
         let (reason, status) = match verdict {
             Finish::Over { reason, status, .. } => (reason, status),
@@ -442,8 +438,8 @@ impl Ledger {
         });
     }
 
-    fn refused(&mut self, by: &Reporter, id: JobId, fact: &v1::RefusedFact) {
-        let Some(job) = self.jobs.job(id) else { return };
+    fn refused(&mut self, by: &Reporter, id: TaskId, fact: &v1::RefusedFact) {
+        let Some(job) = self.jobs.task(id) else { return };
         if job.terminal() {
             self.counters.after_end += 1;
             return;
@@ -465,8 +461,8 @@ impl Ledger {
     /// Its keeper stopped its tree, or let it go on. What a manifest told already is no news, and
     /// neither is a fact that was taken before: of two that undo each other the meaning cannot tell
     /// which came last, only the journal can.
-    fn stopped(&mut self, by: &Reporter, id: JobId, seq: u64, stopped: bool) {
-        let Some(job) = self.jobs.job(id) else { return };
+    fn stopped(&mut self, by: &Reporter, id: TaskId, seq: u64, stopped: bool) {
+        let Some(job) = self.jobs.task(id) else { return };
         if job.terminal() {
             return self.counters.after_end += 1;
         }
@@ -482,8 +478,8 @@ impl Ledger {
         });
     }
 
-    fn told(&self, id: JobId, fact: &v1::FinishFact, done: bool, status: Option<u32>) -> Told {
-        let known = self.jobs.job(id).and_then(|job| job.started());
+    fn told(&self, id: TaskId, fact: &v1::FinishFact, done: bool, status: Option<u32>) -> Told {
+        let known = self.jobs.task(id).and_then(|job| job.started());
         let started = match (&fact.start, known) {
             // A fact that was taken already is not replaced by what rides along.
             (_, Some(known)) if !known.from_manifest => None,

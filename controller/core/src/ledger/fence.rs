@@ -8,7 +8,7 @@ use super::job::Job;
 use super::memory::{Edit, Verb};
 use super::outcome::{Outcome, Rejection};
 use super::state::{Grant, Kind, State};
-use proto::{AttemptId, JobId, v1};
+use proto::{AttemptId, TaskId, v1};
 use std::sync::Arc;
 
 /// The leader's clock and the node's may differ by this much: a hundredth, and 2 s (design 3).
@@ -19,7 +19,7 @@ const FENCED_MAX: usize = 1_024;
 
 impl Ledger {
     /// The closed attempt is dead for certain: the task may go on.
-    pub(super) fn prove(&mut self, id: JobId, proof: Proof, who: Who) {
+    pub(super) fn prove(&mut self, id: TaskId, proof: Proof, who: Who) {
         let Some(fence) = self.job(id).and_then(|job| job.state.fence()) else { return };
         let to = if fence.held { Kind::Held } else { Kind::Queued };
         let cause = self.cause(who, What::Proven { attempt: fence.attempt, proof, to });
@@ -34,7 +34,7 @@ impl Ledger {
     pub(super) fn closed_finish(
         &mut self,
         agent: &Arc<str>,
-        id: JobId,
+        id: TaskId,
         attempt: u32,
         fact: &v1::FinishFact,
     ) {
@@ -62,7 +62,7 @@ impl Ledger {
     /// Its node was told to kill that attempt; now nothing of it lives there.
     pub(super) fn note_orphan_gone(
         &mut self,
-        id: JobId,
+        id: TaskId,
         agent: &Arc<str>,
         attempt: u32,
         leftover: u32,
@@ -132,14 +132,13 @@ impl Ledger {
         for wire in &command.attempts {
             let attempt = AttemptId::from_wire(Some(wire))
                 .map_err(|error| Rejection::malformed("attempts", error.to_string()))?;
-            let Some(job) = self.job(attempt.task.job) else { continue };
+            let Some(job) = self.job(attempt.task) else { continue };
             // Without a lease its node ends nothing: only proof opens that fence.
             let waits = job.fence().is_some_and(|fence| {
-                (job.task_id(), fence.attempt) == (attempt.task, attempt.attempt)
-                    && fence.grant.lease_ms.is_some()
+                fence.attempt == attempt.attempt && fence.grant.lease_ms.is_some()
             });
             if waits {
-                self.prove(attempt.task.job, Proof::Lease, self.by_leader());
+                self.prove(attempt.task, Proof::Lease, self.by_leader());
                 count += 1;
             }
         }

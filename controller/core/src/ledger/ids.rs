@@ -6,6 +6,7 @@ use super::book::Ledger;
 use super::cause::{What, Who};
 use super::job::Job;
 use super::state::{Kind, State};
+use super::table::Entry;
 use proto::{JobId, OrderId, v1};
 
 /// Ids that a new generation leaves out: more than a log can have given since its last copy.
@@ -90,20 +91,36 @@ impl Ledger {
     }
 
     fn hold_what_waits(&mut self) {
-        let waiting: Vec<JobId> = self
-            .jobs
-            .jobs_below(self.next_job_id)
-            .filter(|job| matches!(job.kind(), Kind::Queued | Kind::Waiting))
-            .map(|job| job.id())
-            .collect();
-        let cause = self.cause(self.by_leader(), What::Held);
-        for id in waiting {
-            self.update(id, |job| {
-                match &mut job.state {
-                    State::Waiting(fence) => fence.held = true,
-                    state => *state = State::Held,
+        let waits = |job: &Job| matches!(job.kind(), Kind::Queued | Kind::Waiting);
+        let (mut waiting, mut arrays) = (Vec::new(), Vec::new());
+        for entry in self.jobs.entries_below(self.next_job_id) {
+            match entry {
+                Entry::Job(job) => waiting.extend(waits(job).then(|| job.task_id())),
+                Entry::Array(array) => {
+                    let own = array.own_tasks().filter(|job| waits(job));
+                    waiting.extend(own.map(|job| job.task_id()));
+                    arrays.push(array.id());
                 }
-                job.note(cause.clone());
+            }
+        }
+        let cause = self.cause(self.by_leader(), What::Held);
+        let hold = |job: &mut Job| {
+            match &mut job.state {
+                State::Waiting(fence) => fence.held = true,
+                state => *state = State::Held,
+            }
+            job.note(cause.clone());
+        };
+        for id in waiting {
+            self.update(id, hold);
+        }
+        for id in arrays {
+            self.update_shared(id, None, |job| {
+                let held = waits(job);
+                if held {
+                    hold(job);
+                }
+                held
             });
         }
     }

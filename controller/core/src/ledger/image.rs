@@ -5,6 +5,7 @@ use super::book::{Counters, Ledger};
 use super::deferred::Deferred;
 use super::ids::Opening;
 use super::image_parts::{ImageWriter, agent_image, deferred_image, user_image};
+use super::job::Job;
 use super::table::{Slot, Table};
 use prost::Message as _;
 use proto::v1::{self, image_record::Kind};
@@ -108,6 +109,8 @@ struct Records<'a> {
     ready: VecDeque<v1::ImageRecord>,
     deferred: std::slice::Iter<'a, Arc<Deferred>>,
     slots: Box<dyn Iterator<Item = (proto::JobId, &'a Slot)> + 'a>,
+    /// Tasks of the array that was written last.
+    own: Option<Box<dyn Iterator<Item = &'a Job> + 'a>>,
     writer: ImageWriter,
     count: u64,
     ended: bool,
@@ -123,6 +126,7 @@ impl<'a> Records<'a> {
             ready,
             deferred: frozen.deferred.iter(),
             slots: Box::new(frozen.jobs.slots()),
+            own: None,
             writer: ImageWriter::default(),
             count: 0,
             ended: false,
@@ -135,10 +139,25 @@ impl<'a> Records<'a> {
                 self.ready.push_back(record(Kind::Deferred(deferred_image(deferred))));
                 continue;
             }
+            if let Some(own) = &mut self.own {
+                match own.next() {
+                    Some(job) => {
+                        let kinds = self.writer.job(job);
+                        self.ready.extend(kinds.into_iter().map(record));
+                    }
+                    None => self.own = None,
+                }
+                continue;
+            }
             match self.slots.next() {
                 Some((_, Slot::Job(job))) => {
                     let kinds = self.writer.job(job);
                     self.ready.extend(kinds.into_iter().map(record));
+                }
+                Some((_, Slot::Array(array))) => {
+                    let kinds = self.writer.array(array);
+                    self.ready.extend(kinds.into_iter().map(record));
+                    self.own = Some(Box::new(array.own_tasks()));
                 }
                 Some((id, Slot::Request(old))) => {
                     self.ready

@@ -1,5 +1,6 @@
 //! The parts of an image: pure field mapping from the ledger's types to the messages.
 
+use super::array::Array;
 use super::blobs::Hash;
 use super::cause::{Cause, Proof, What, Who};
 use super::deferred::Deferred;
@@ -22,6 +23,25 @@ pub(super) struct ImageWriter {
 }
 
 impl ImageWriter {
+    /// The records of an array, but for those of its tasks that have records of their own.
+    pub fn array(&mut self, array: &Array) -> Vec<image_record::Kind> {
+        let mut out = self.job(array.head());
+        let Some(image_record::Kind::Job(head)) = out.pop() else { return out };
+        let groups = array.shared().map(|(members, job)| v1::ImageGroup {
+            members: members
+                .stretches()
+                .map(|(first, last)| v1::TaskRange { first, last, step: 1 })
+                .collect(),
+            job: Some(job_image(job)),
+        });
+        out.push(image_record::Kind::Array(v1::ImageArray {
+            groups: groups.collect(),
+            limit: array.limit(),
+            head: Some(head),
+        }));
+        out
+    }
+
     /// The records of one job.
     pub fn job(&mut self, job: &Job) -> Vec<image_record::Kind> {
         let mut out = Vec::new();
@@ -140,6 +160,7 @@ pub(super) fn request(id: JobId, old: &Remembered) -> v1::ImageRequest {
 fn job_image(job: &Job) -> v1::ImageJob {
     v1::ImageJob {
         id: job.id.0,
+        task: job.task,
         user: job.by.number,
         spec: 0,
         env: 0,
@@ -329,10 +350,8 @@ fn cause_image(cause: &Cause) -> v1::ImageCause {
         What::OrderLost => 11,
         What::Held => 12,
         What::Released => 13,
-        What::Priority { to } => {
-            image.a = i64::from(*to);
-            14
-        }
+        What::Priority { to } => set(&mut image, i64::from(*to), 14),
+        What::ArrayLimit { to } => set(&mut image, i64::from(*to), 50),
         What::SuspendRequested => 15,
         What::ResumeRequested => 16,
         What::Late { kind, status } => {
@@ -348,6 +367,12 @@ fn cause_image(cause: &Cause) -> v1::ImageCause {
         | What::OrphanGone { .. } => closed_image(&cause.what, &mut image),
     };
     image
+}
+
+/// Something was set to a number; gives the code.
+fn set(image: &mut v1::ImageCause, to: i64, code: u32) -> u32 {
+    image.a = to;
+    code
 }
 
 /// What became of attempts that are over; gives the code.

@@ -1,19 +1,22 @@
 //! The ordered indexes: everything that is searched. All are derived from the job table, and
 //! `check` compares them with ones built anew.
 
+use super::array::Array;
 use super::blobs::Ask;
 use super::job::Job;
 use super::request::RequestId;
-use super::state::{State, StateName};
+use super::state::{Kind, State, StateName};
 use super::table::{Slot, Table};
 use proto::mutants::Mutant;
-use proto::{JobId, OrderId};
+use proto::{JobId, OrderId, TaskId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Place in the queue: higher priority first, then the order of submits.
-pub(crate) type Place = (Reverse<i32>, JobId);
+/// Place in the queue: higher priority first, then the order of submits. Of tasks of an array that share
+/// a record, and of those that are queued again, only the first has a place: those behind it are found
+/// in the array.
+pub(crate) type Place = (Reverse<i32>, TaskId);
 
 /// What an agent's live attempts bind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -36,14 +39,14 @@ pub(super) struct Indexes {
     /// The same, by what they ask: equal asks fail alike, so a pass looks at one of each.
     pub classes: BTreeMap<Arc<Ask>, BTreeSet<Place>>,
     /// Live attempts by agent, in order of their orders.
-    pub held: BTreeMap<Arc<str>, BTreeSet<(OrderId, JobId)>>,
+    pub held: BTreeMap<Arc<str>, BTreeSet<(OrderId, TaskId)>>,
     /// Retries by the agent of the closed attempt that they wait for: a proof finds them by this.
-    pub waiting: BTreeMap<Arc<str>, BTreeSet<JobId>>,
+    pub waiting: BTreeMap<Arc<str>, BTreeSet<TaskId>>,
     /// What the live attempts and those closed ones bind.
     pub used: BTreeMap<Arc<str>, Used>,
     /// Unknown tasks by `transient_since` in led ms.
-    pub unknown: BTreeSet<(u64, JobId)>,
-    /// Ended tasks in order of their ends: led ms, position.
+    pub unknown: BTreeSet<(u64, TaskId)>,
+    /// Jobs that have ended, arrays with their last task, in order of their ends: led ms, position.
     pub ended: BTreeSet<(u64, u64, JobId)>,
     /// Jobs by request id of a user number.
     pub requests: BTreeMap<(u32, RequestId), JobId>,
@@ -51,6 +54,10 @@ pub(super) struct Indexes {
     pub remembered: BTreeSet<JobId>,
     /// Tasks by state name.
     pub counts: BTreeMap<StateName, u64>,
+    /// Queued tasks, also those of arrays whose limit is reached.
+    pub queued: u64,
+    /// Tasks of the jobs that have ended.
+    pub completed: u64,
 }
 
 impl Indexes {
@@ -63,6 +70,12 @@ impl Indexes {
                     indexes.add(job);
                     indexes.requests.insert((job.by.number, job.request.clone()), id);
                 }
+                Slot::Array(array) => {
+                    indexes.add_array(array);
+                    array.own_tasks().for_each(|job| indexes.add_member(job));
+                    let head = array.head();
+                    indexes.requests.insert((head.by.number, head.request.clone()), id);
+                }
                 Slot::Request(old) => {
                     indexes.requests.insert((old.by.number, old.request.clone()), id);
                     indexes.remembered.insert(id);
@@ -73,15 +86,102 @@ impl Indexes {
         indexes
     }
 
-    /// Enters a job under its present state.
+    /// Enters a plain job under its present state.
     pub fn add(&mut self, job: &Job) {
-        *self.counts.entry(job.state_name()).or_default() += 1;
+        self.count(job.kind(), 1);
+        self.add_member(job);
+        match &job.state {
+            State::Queued => self.enqueue(job, place(job)),
+            State::Done(ended) | State::Exit(ended) => {
+                self.ended.insert((ended.ended_led_ms, ended.position, job.id));
+                self.completed += 1;
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes a plain job out again; its state must be the one it was entered under.
+    pub fn remove(&mut self, job: &Job) {
+        self.uncount(job.kind(), 1);
+        self.remove_member(job);
+        match &job.state {
+            State::Queued => self.dequeue(job, place(job)),
+            State::Done(ended) | State::Exit(ended) => {
+                self.ended.remove(&(ended.ended_led_ms, ended.position, job.id));
+                self.completed -= 1;
+            }
+            _ => {}
+        }
+    }
+
+    /// Enters what an array is as a whole: counts, places in the queue, its end.
+    pub fn add_array(&mut self, array: &Array) {
+        for kind in Kind::ALL {
+            self.count(kind, array.tally().of(kind));
+        }
+        array.places().for_each(|(job, place)| self.enqueue(job, place));
+        if array.terminal() {
+            let (led_ms, position) = array.last_end();
+            self.ended.insert((led_ms, position, array.id()));
+            self.completed += array.total();
+        }
+    }
+
+    /// Takes that out again.
+    pub fn remove_array(&mut self, array: &Array) {
+        for kind in Kind::ALL {
+            self.uncount(kind, array.tally().of(kind));
+        }
+        array.places().for_each(|(job, place)| self.dequeue(job, place));
+        if array.terminal() {
+            let (led_ms, position) = array.last_end();
+            self.ended.remove(&(led_ms, position, array.id()));
+            self.completed -= array.total();
+        }
+    }
+
+    fn count(&mut self, kind: Kind, tasks: u64) {
+        if tasks > 0 {
+            *self.counts.entry(kind.name()).or_default() += tasks;
+            self.queued += if kind == Kind::Queued { tasks } else { 0 };
+        }
+    }
+
+    fn uncount(&mut self, kind: Kind, tasks: u64) {
+        let name = kind.name();
+        if let Some(count) = self.counts.get_mut(&name).filter(|_| tasks > 0) {
+            *count -= tasks;
+            if *count == 0 {
+                self.counts.remove(&name);
+            }
+            self.queued -= if kind == Kind::Queued { tasks } else { 0 };
+        }
+    }
+
+    fn enqueue(&mut self, job: &Job, place: Place) {
+        self.queue.insert(place);
+        self.classes.entry(Arc::clone(&job.spec.ask)).or_default().insert(place);
+    }
+
+    fn dequeue(&mut self, job: &Job, place: Place) {
+        self.queue.remove(&place);
+        if let Some(class) = self.classes.get_mut(&job.spec.ask) {
+            class.remove(&place);
+            if class.is_empty() {
+                self.classes.remove(&job.spec.ask);
+            }
+        }
+    }
+
+    /// Enters what a task of its own record holds or waits for.
+    pub fn add_member(&mut self, job: &Job) {
+        let id = job.task_id();
         if let Some(grant) = job.state.live_grant() {
             let held = self.held.entry(Arc::clone(&grant.agent)).or_default();
-            held.insert((grant.order, job.id));
+            held.insert((grant.order, id));
         }
         if let Some(fence) = job.state.fence() {
-            self.waiting.entry(Arc::clone(&fence.grant.agent)).or_default().insert(job.id);
+            self.waiting.entry(Arc::clone(&fence.grant.agent)).or_default().insert(id);
         }
         if let Some(grant) = job.state.binding() {
             let used = self.used.entry(Arc::clone(&grant.agent)).or_default();
@@ -90,56 +190,24 @@ impl Indexes {
             used.gpus += u64::from(grant.gpus);
             used.jobs += 1;
         }
-        match &job.state {
-            State::Queued => {
-                self.queue.insert(place(job));
-                let class = self.classes.entry(Arc::clone(&job.spec.ask)).or_default();
-                class.insert(place(job));
-            }
-            State::Unknown(unknown) => {
-                self.unknown.insert((unknown.since_led_ms, job.id));
-            }
-            State::Done(ended) | State::Exit(ended) => {
-                self.ended.insert((ended.ended_led_ms, ended.position, job.id));
-            }
-            _ => {}
+        if let State::Unknown(unknown) = &job.state {
+            self.unknown.insert((unknown.since_led_ms, id));
         }
     }
 
-    /// Takes a job out again; its state must be the one it was entered under.
-    pub fn remove(&mut self, job: &Job) {
-        let name = job.state_name();
-        let count = self.counts.entry(name).or_default();
-        *count -= 1;
-        if *count == 0 {
-            self.counts.remove(&name);
-        }
+    /// Takes that out again.
+    pub fn remove_member(&mut self, job: &Job) {
         if let Some(grant) = job.state.binding()
             && !Mutant::ResourcesKept.active()
         {
-            self.release(grant, job.id);
+            self.release(grant, job.task_id());
         }
-        match &job.state {
-            State::Queued => {
-                self.queue.remove(&place(job));
-                if let Some(class) = self.classes.get_mut(&job.spec.ask) {
-                    class.remove(&place(job));
-                    if class.is_empty() {
-                        self.classes.remove(&job.spec.ask);
-                    }
-                }
-            }
-            State::Unknown(unknown) => {
-                self.unknown.remove(&(unknown.since_led_ms, job.id));
-            }
-            State::Done(ended) | State::Exit(ended) => {
-                self.ended.remove(&(ended.ended_led_ms, ended.position, job.id));
-            }
-            _ => {}
+        if let State::Unknown(unknown) = &job.state {
+            self.unknown.remove(&(unknown.since_led_ms, job.task_id()));
         }
     }
 
-    fn release(&mut self, grant: &super::state::Grant, id: JobId) {
+    fn release(&mut self, grant: &super::state::Grant, id: TaskId) {
         if let Some(held) = self.held.get_mut(&grant.agent) {
             held.remove(&(grant.order, id));
             if held.is_empty() {
@@ -170,5 +238,5 @@ impl Indexes {
 }
 
 fn place(job: &Job) -> Place {
-    (Reverse(job.priority), job.id)
+    (Reverse(job.priority), job.task_id())
 }

@@ -13,6 +13,8 @@ use std::sync::Arc;
 #[derive(Clone, PartialEq, Debug)]
 pub struct Job {
     pub(super) id: JobId,
+    /// Its number in its array, of a task that has a record of its own there.
+    pub(super) task: Option<u32>,
     pub(super) by: Arc<User>,
     pub(super) spec: Arc<Spec>,
     pub(super) env: Arc<Blob>,
@@ -87,9 +89,9 @@ impl Job {
         self.id
     }
 
-    /// Its only task: array jobs do not exist yet.
+    /// The task. Of one that shares its record with others of its array the number is missing.
     pub fn task_id(&self) -> TaskId {
-        TaskId::plain(self.id)
+        TaskId { job: self.id, index: self.task }
     }
 
     /// The present or last attempt.

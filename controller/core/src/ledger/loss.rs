@@ -9,7 +9,7 @@ use super::node::{DownWhy, Session};
 use super::outcome::{Outcome, Rejection};
 use super::settle::Told;
 use super::state::{Kind, State, Unknown, Was};
-use proto::JobId;
+use proto::TaskId;
 use proto::mutants::Mutant;
 use proto::v1::{self, DownCause, OnDisconnect};
 use std::sync::Arc;
@@ -126,7 +126,7 @@ impl Ledger {
         count
     }
 
-    pub(super) fn lose(&mut self, id: JobId, why: &Arc<str>) {
+    pub(super) fn lose(&mut self, id: TaskId, why: &Arc<str>) {
         let cause = self.cause(self.by_leader(), What::Unknown { why: Arc::clone(why) });
         let (since_led_ms, since_wall_ms) = (self.led_ms, self.wall_ms);
         self.update(id, |job| {

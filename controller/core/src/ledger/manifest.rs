@@ -12,7 +12,7 @@ use super::outcome::{ManifestOutcome, Outcome, Rejection};
 use super::settle::Told;
 use super::state::{Grant, Kind, Run, Started, State};
 use proto::mutants::Mutant;
-use proto::{AttemptId, JobId, OrderId, Seq, v1, v1::Phase};
+use proto::{AttemptId, OrderId, Seq, TaskId, v1, v1::Phase};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -24,9 +24,9 @@ const STRAYS_MAX: usize = 1000;
 
 /// What becomes of one item.
 enum Verdict {
-    Claim(JobId),
+    Claim(TaskId),
     /// A job that waits here, given to this agent in a part of the log that is lost.
-    Adopt(JobId),
+    Adopt(TaskId),
     Keep,
     Kill,
     Stray,
@@ -135,20 +135,20 @@ impl Ledger {
     }
 
     fn verdict(&self, agent_id: &str, item: &v1::ManifestItem, attempt: AttemptId) -> Verdict {
-        let id = attempt.task.job;
+        let id = attempt.task;
         let generation = item.token.map_or(0, |token| token.generation);
-        let lost = self.is_of_lost_part(id, generation) && !self.granted(id, agent_id, generation);
-        if !self.gave(id) || lost {
+        let lost =
+            self.is_of_lost_part(id.job, generation) && !self.granted(id, agent_id, generation);
+        if !self.gave(id.job) || lost {
             return Verdict::Stray;
         }
-        let Some(job) = self.job(id) else { return Verdict::Kill };
+        let Some(job) = self.job(id) else {
+            return if self.entry(id.job).is_some() { Verdict::Stray } else { Verdict::Kill };
+        };
         if Mutant::OrphanKept.active() && job.terminal()
             || Mutant::OlderAttemptKept.active() && attempt.attempt < job.attempt()
         {
             return Verdict::Keep;
-        }
-        if attempt.task != job.task_id() {
-            return Verdict::Stray;
         }
         if attempt.attempt >= job.attempt() && self.adoptable(job, item, attempt) {
             return Verdict::Adopt(id);
@@ -178,7 +178,7 @@ impl Ledger {
             && token.is_some_and(|token| token.generation < self.generation)
     }
 
-    fn adopt_item(&mut self, page: &v1::ManifestCommand, item: &v1::ManifestItem, id: JobId) {
+    fn adopt_item(&mut self, page: &v1::ManifestCommand, item: &v1::ManifestItem, id: TaskId) {
         let Some(agent) = self.agents.get(page.agent_id.as_str()) else { return };
         let by = Reporter {
             agent: Arc::clone(&agent.id),
@@ -193,7 +193,7 @@ impl Ledger {
     /// The job that waits under the id of a stray goes on as another attempt: the node's keeper knows
     /// this one, and its output has that file.
     fn step_aside(&mut self, stray: AttemptId) {
-        let id = stray.task.job;
+        let id = stray.task;
         let clashes = |job: &Job| {
             matches!(job.kind(), Kind::Queued | Kind::Held) && job.attempt <= stray.attempt
         };
@@ -212,16 +212,16 @@ impl Ledger {
     /// What is over and still lives somewhere is told once in the time line of its job.
     fn note_orphan(&mut self, agent_id: &str, attempt: AttemptId) {
         let what = What::OrphanFound { attempt: attempt.attempt };
-        let Some(job) = self.job(attempt.task.job) else { return };
+        let Some(job) = self.job(attempt.task) else { return };
         let over = job.terminal() || attempt.attempt < job.attempt();
         if !over || job.causes().iter().any(|cause| cause.what == what) {
             return;
         }
         let cause = self.cause(Who::Agent(agent_id.into()), what);
-        self.update(attempt.task.job, |job| job.note(cause));
+        self.update(attempt.task, |job| job.note(cause));
     }
 
-    fn claim(&mut self, page: &v1::ManifestCommand, item: &v1::ManifestItem, id: JobId) {
+    fn claim(&mut self, page: &v1::ManifestCommand, item: &v1::ManifestItem, id: TaskId) {
         let Some(job) = self.job(id) else { return };
         let Some(mut grant) = job.grant().cloned() else { return };
         let before = job.kind();
@@ -257,7 +257,7 @@ impl Ledger {
         for id in self.ids_held_by(&page.agent_id) {
             let Some(job) = self.job(id) else { continue };
             let Some(grant) = job.grant() else { continue };
-            let attempt = job.attempt_id();
+            let attempt = AttemptId { task: id, attempt: job.attempt };
             if !judges(page, up_order, grant) || seen.contains(&attempt) {
                 continue;
             }
@@ -301,7 +301,7 @@ impl Ledger {
         for id in self.ids_waiting_on(&page.agent_id) {
             let Some(job) = self.job(id) else { continue };
             let Some(fence) = job.state.fence() else { continue };
-            let closed = AttemptId { task: job.task_id(), attempt: fence.attempt };
+            let closed = AttemptId { task: id, attempt: fence.attempt };
             let same = fence.grant.journal == journal;
             if same && judges(page, up_order, &fence.grant) && !seen.contains(&closed) {
                 self.prove(id, Proof::Manifest, who.clone());
@@ -309,7 +309,7 @@ impl Ledger {
         }
     }
 
-    fn send_again(&mut self, id: JobId, incarnation: u64) {
+    fn send_again(&mut self, id: TaskId, incarnation: u64) {
         let cause = self.cause(self.by_leader(), What::OrderLost);
         self.update(id, |job| {
             if let Some(mut grant) = job.state.live_grant().cloned() {

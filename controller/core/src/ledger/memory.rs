@@ -33,6 +33,9 @@ pub(super) enum Verb {
     Priority,
     Signal,
     ConfirmDead,
+    /// Of several tasks at once.
+    Cancel,
+    ArrayLimit,
 }
 
 /// The newest requests, oldest first.
@@ -45,7 +48,7 @@ pub(super) struct Edits {
 
 impl Verb {
     /// Every verb, in order of its code in images, from 1.
-    pub const ALL: [Verb; 7] = [
+    pub const ALL: [Verb; 9] = [
         Verb::Hold,
         Verb::Release,
         Verb::Suspend,
@@ -53,6 +56,8 @@ impl Verb {
         Verb::Priority,
         Verb::Signal,
         Verb::ConfirmDead,
+        Verb::Cancel,
+        Verb::ArrayLimit,
     ];
 }
 

@@ -15,8 +15,10 @@ mod state;
 mod memory;
 mod node;
 mod policy;
+mod ranges;
 mod request;
 
+mod array;
 mod blobs;
 mod index;
 mod table;
@@ -36,18 +38,22 @@ mod manifest;
 mod retry;
 mod settle;
 mod submit;
+mod targets;
 mod tick;
 
 mod check;
 mod image;
 mod image_parts;
 mod thaw;
+mod thaw_array;
+mod thaw_cause;
 mod wire;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub use apply::order_id;
+pub use array::{Array, Tally};
 pub use blobs::{Ask, Blob, Hash, Spec};
 pub use book::{Counters, Ledger};
 pub use cause::{Cause, Proof, What, Who};
@@ -55,6 +61,7 @@ pub use deferred::Deferred;
 pub use exit::{ExitReason, WaitEnd};
 pub use ids::IDS_PER_GENERATION;
 pub use image::{Frozen, IMAGE_CHUNK_BYTES};
+pub(crate) use index::Place;
 pub use index::Used;
 pub use job::{CancelIntent, Job, SignalRequest, SuspendIntent};
 pub use moves::{MOVES, Move};
@@ -62,7 +69,10 @@ pub use node::{Agent, DownWhy, FactsLost, NodeFault, Session};
 pub use outcome::{
     Applied, CancelResult, CancelVerdict, EditResult, ManifestOutcome, Outcome, Rejection,
 };
+pub use ranges::Ranges;
 pub use request::RequestId;
 pub use state::{Ended, Fence, Grant, Kind, Late, Run, Started, State, StateName, Unknown, Was};
+pub use table::Entry;
+pub use targets::{ARRAY_MAX, ranges};
 pub use thaw::ImageError;
 pub use users::User;

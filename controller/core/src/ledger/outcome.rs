@@ -1,5 +1,6 @@
 //! What an entry did: values that every replica computes alike, never errors of `apply`.
 
+use super::ranges::Ranges;
 use super::state::StateName;
 use proto::{AttemptId, JobId, Seq, TaskId, v1};
 use std::sync::Arc;
@@ -117,6 +118,8 @@ pub struct ManifestOutcome {
 pub struct CancelResult {
     /// Which.
     pub job: JobId,
+    /// Which tasks of it were named; `None`: the whole job.
+    pub tasks: Option<Ranges>,
     /// What happened.
     pub verdict: CancelVerdict,
 }
@@ -141,6 +144,8 @@ pub enum CancelVerdict {
 pub struct EditResult {
     /// Which.
     pub job: JobId,
+    /// Which tasks of it were named; `None`: the whole job.
+    pub tasks: Option<Ranges>,
     /// Done, or why not.
     pub result: Result<(), Rejection>,
 }
@@ -179,6 +184,22 @@ pub enum Rejection {
     Evicted {
         /// Which.
         job: JobId,
+    },
+    /// It is no array, so it has no tasks.
+    #[error("job {job} is not an array: name it without a task")]
+    NotAnArray {
+        /// Which.
+        job: JobId,
+    },
+    /// The array has no such task, or none was named where one is needed.
+    #[error("{}", no_such_task(*job, *task, tasks))]
+    NoSuchTask {
+        /// Which array.
+        job: JobId,
+        /// What was asked for.
+        task: Option<u32>,
+        /// The tasks that it has.
+        tasks: String,
     },
     /// Only owner and admins may.
     #[error("job {job} belongs to {owner}; only they or an admin may do that")]
@@ -295,6 +316,20 @@ impl CancelResult {
             outcome: self.verdict.as_str().to_owned(),
             error,
             error_code: 0,
+            tasks: self.tasks.as_ref().map(Ranges::to_string),
+        }
+    }
+}
+
+/// Longest list of tasks in a refusal, in bytes.
+const TASKS_TOLD_MAX: usize = 200;
+
+fn no_such_task(job: JobId, task: Option<u32>, tasks: &str) -> String {
+    let told = tasks.get(..TASKS_TOLD_MAX).map_or(tasks.to_owned(), |cut| format!("{cut}..."));
+    match task {
+        Some(task) => format!("array {job} has no task {task}: its tasks are {told}"),
+        None => {
+            format!("job {job} is an array: name one of its tasks, as {job}_N; they are {told}")
         }
     }
 }

@@ -9,7 +9,7 @@ use super::outcome::Rejection;
 use super::settle::Told;
 use super::state::{Fence, Kind, State};
 use crate::words;
-use proto::JobId;
+use proto::TaskId;
 use proto::mutants::Mutant;
 use proto::v1::{self, ExitKind};
 use std::sync::Arc;
@@ -103,7 +103,14 @@ pub(super) fn judge(spec: &v1::JobSpec, policy: &v1::Policy) -> Result<(), Rejec
 
 impl Ledger {
     /// A live attempt is over: the task ends, or its next attempt is opened in the same step.
-    pub(super) fn over(&mut self, id: JobId, done: bool, reason: ExitReason, told: Told, who: Who) {
+    pub(super) fn over(
+        &mut self,
+        id: TaskId,
+        done: bool,
+        reason: ExitReason,
+        told: Told,
+        who: Who,
+    ) {
         let again = self.job(id).is_some_and(|job| !done && job.tries_again(reason.kind()));
         if !again {
             return self.end(id, done, reason, told, who);
@@ -113,13 +120,13 @@ impl Ledger {
     }
 
     /// Whether nothing of the attempt that ends now can still live.
-    fn dead(&self, id: JobId, reason: &ExitReason, told: &Told) -> bool {
+    fn dead(&self, id: TaskId, reason: &ExitReason, told: &Told) -> bool {
         let grant = self.job(id).and_then(|job| job.state.live_grant());
         let rebooted = grant.is_some_and(|grant| self.rebooted_since(grant));
         told.gone || Mutant::RetryWithoutProof.active() || !reason.without_word() || rebooted
     }
 
-    fn close(&mut self, id: JobId, to: Kind, reason: &ExitReason, told: &Told, who: Who) {
+    fn close(&mut self, id: TaskId, to: Kind, reason: &ExitReason, told: &Told, who: Who) {
         let Some(job) = self.job(id) else { return };
         let Some(grant) = job.state.live_grant().cloned() else { return };
         let fence = Fence {

@@ -6,9 +6,9 @@ use super::exit::ExitReason;
 use super::job::Job;
 use super::request::{REMEMBERED_MAX, REQUEST_WINDOW_MS};
 use super::state::{Ended, Started, State};
-use super::table::{Remembered, Slot};
+use super::table::{Entry, Remembered, Slot};
 use proto::mutants::Mutant;
-use proto::{JobId, v1};
+use proto::{TaskId, v1};
 use std::sync::Arc;
 
 /// Attempts that may be closed through no fault of the job before it ends `start-failed`
@@ -19,7 +19,7 @@ pub(super) const NODE_FAULTS_MAX: u32 = 5;
 const EVICTIONS_PER_COMMAND: u32 = 1000;
 
 /// What its node told about an end, beside the reason.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Told {
     pub status: Option<u32>,
     pub finish_wall_ms: Option<u64>,
@@ -35,53 +35,73 @@ pub(super) struct Told {
     pub gone: bool,
 }
 
+/// An end that is decided, before it is given to a task.
+#[derive(Clone)]
+pub(super) struct Ending {
+    done: bool,
+    reason: ExitReason,
+    told: Told,
+    cause: Cause,
+    led_ms: u64,
+    leader: u64,
+}
+
+impl Ending {
+    /// Ends a live task.
+    pub fn end(self, job: &mut Job) {
+        let Ending { done, reason, told, mut cause, led_ms, leader } = self;
+        // What was settled without the agent's word did not end by itself, as far as is known.
+        let by_itself = !matches!(reason, ExitReason::Cancelled { .. }) && !reason.without_word();
+        let too_late = job.cancel().is_some() && by_itself;
+        let (kind, status, from) = (reason.kind(), told.status, job.kind());
+        let heard = job.state.started().is_some();
+        let fast_start = told.started.as_ref().filter(|_| !heard).map(|s| s.fact.pid);
+        let ended = Box::new(Ended {
+            reason,
+            status,
+            finish_wall_ms: told.finish_wall_ms.unwrap_or(cause.wall_ms),
+            ended_led_ms: led_ms,
+            position: cause.position,
+            grant: job.state.grant().cloned(),
+            started: told.started.or_else(|| job.state.started().cloned()),
+            rusage: told.rusage,
+            stderr_tail: told.stderr_tail.into(),
+            stdout_bytes: told.stdout_bytes,
+            stderr_bytes: told.stderr_bytes,
+            stdout_cut_bytes: told.stdout_cut_bytes,
+            stderr_cut_bytes: told.stderr_cut_bytes,
+            leftover: told.leftover,
+            late: None,
+        });
+        job.state = if done { State::Done(ended) } else { State::Exit(ended) };
+        // A fast job's start comes with its end.
+        if let Some(pid) = fast_start {
+            job.note(Cause { what: What::Started { pid }, ..cause.clone() });
+        }
+        if too_late {
+            job.note(cause.clone());
+        }
+        cause.what = What::Ended { from, to: job.kind(), kind, status, leader };
+        job.note(cause);
+    }
+}
+
 impl Ledger {
     /// Ends a live task.
-    pub(super) fn end(&mut self, id: JobId, done: bool, reason: ExitReason, told: Told, who: Who) {
-        let (applied, wall_ms, led_ms) = (self.applied, self.wall_ms, self.led_ms);
-        let leader = self.leader;
-        let mut cause = self.cause(who, What::CancelTooLate);
-        self.update(id, |job| {
-            // What was settled without the agent's word did not end by itself, as far as is known.
-            let by_itself =
-                !matches!(reason, ExitReason::Cancelled { .. }) && !reason.without_word();
-            let too_late = job.cancel().is_some() && by_itself;
-            let (kind, status, from) = (reason.kind(), told.status, job.kind());
-            let heard = job.state.started().is_some();
-            let fast_start = told.started.as_ref().filter(|_| !heard).map(|s| s.fact.pid);
-            let ended = Box::new(Ended {
-                reason,
-                status,
-                finish_wall_ms: told.finish_wall_ms.unwrap_or(wall_ms),
-                ended_led_ms: led_ms,
-                position: applied,
-                grant: job.state.grant().cloned(),
-                started: told.started.or_else(|| job.state.started().cloned()),
-                rusage: told.rusage,
-                stderr_tail: told.stderr_tail.into(),
-                stdout_bytes: told.stdout_bytes,
-                stderr_bytes: told.stderr_bytes,
-                stdout_cut_bytes: told.stdout_cut_bytes,
-                stderr_cut_bytes: told.stderr_cut_bytes,
-                leftover: told.leftover,
-                late: None,
-            });
-            job.state = if done { State::Done(ended) } else { State::Exit(ended) };
-            // A fast job's start comes with its end.
-            if let Some(pid) = fast_start {
-                job.note(Cause { what: What::Started { pid }, ..cause.clone() });
-            }
-            if too_late {
-                job.note(cause.clone());
-            }
-            cause.what = What::Ended { from, to: job.kind(), kind, status, leader };
-            job.note(cause);
-        });
+    pub(super) fn end(&mut self, id: TaskId, done: bool, reason: ExitReason, told: Told, who: Who) {
+        let ending = self.ending(done, reason, told, who);
+        self.update(id, |job| ending.end(job));
+    }
+
+    /// An end that is decided now.
+    pub(super) fn ending(&self, done: bool, reason: ExitReason, told: Told, who: Who) -> Ending {
+        let cause = self.cause(who, What::CancelTooLate);
+        Ending { done, reason, told, cause, led_ms: self.led_ms, leader: self.leader }
     }
 
     /// Closes an attempt that failed through no fault of the job: the next one is queued, at most
     /// [`NODE_FAULTS_MAX`] times. A cancel that was asked for ends it instead.
-    pub(super) fn node_fault(&mut self, id: JobId, failure: v1::StartFailure, who: Who) {
+    pub(super) fn node_fault(&mut self, id: TaskId, failure: v1::StartFailure, who: Who) {
         self.counters.node_faults += 1;
         let cause_who = who.clone();
         let Some(job) = self.job(id) else { return };
@@ -126,23 +146,36 @@ impl Ledger {
         }
     }
 
-    /// Jobs that have ended and are kept.
+    /// Tasks of jobs that have ended and are kept.
     pub(super) fn completed(&self) -> u64 {
-        self.index.ended.len() as u64
+        self.index.completed
     }
 
     /// Evicts the job that ended first; false if none has ended.
     pub(super) fn evict_oldest(&mut self) -> bool {
         let Some((_, _, id)) = self.index.ended.first().copied() else { return false };
-        if let Some(job) = self.job(id).cloned() {
-            self.evict(&job);
-        }
+        let head = match self.entry(id) {
+            Some(Entry::Job(job)) => {
+                let job = job.clone();
+                self.index.remove(&job);
+                job
+            }
+            // None of its tasks holds anything any more.
+            Some(Entry::Array(array)) => {
+                let head = array.head().clone();
+                if let Some(array) = self.jobs.array(id) {
+                    self.index.remove_array(array);
+                }
+                head
+            }
+            None => return false,
+        };
+        self.evict(&head);
         true
     }
 
     fn evict(&mut self, job: &Job) {
         self.counters.evictions += 1;
-        self.index.remove(job);
         Ledger::release_content(&mut self.specs, &mut self.blobs, job);
         if job.submit_led_ms.saturating_add(REQUEST_WINDOW_MS) <= self.led_ms {
             self.index.requests.remove(&(job.by.number, job.request.clone()));

@@ -1,14 +1,17 @@
 //! Submit: a request becomes a job, once per request id.
 
 use super::apply::Incoming;
+use super::array::Array;
 use super::blobs::{Blob, Hash, Interned, Spec};
 use super::book::Ledger;
 use super::job::Job;
 use super::outcome::{Outcome, Rejection};
+use super::ranges::Ranges;
 use super::request::{REQUEST_ID_MAX, RequestId};
 use super::retry;
 use super::state::State;
-use super::table::Slot;
+use super::table::{Entry, Slot};
+use super::targets::ranges;
 use super::users::{USER_NAME_MAX, User};
 use proto::mutants::Mutant;
 use proto::{JobId, v1};
@@ -28,6 +31,17 @@ struct Content {
     spec: Hash,
     env: Hash,
     stdin: Option<Hash>,
+}
+
+/// A submit that is taken.
+struct New {
+    by: Arc<User>,
+    request: RequestId,
+    user_key: bool,
+    spec: Arc<Spec>,
+    array: Option<Ranges>,
+    env: Arc<Blob>,
+    stdin: Option<Arc<Blob>>,
 }
 
 impl Ledger {
@@ -59,23 +73,19 @@ impl Ledger {
         retry::judge(&spec.spec, &self.policy)?;
         let env = self.blob("env_hash", content.env, blobs)?;
         let stdin = content.stdin.map(|hash| self.blob("stdin_hash", hash, blobs)).transpose()?;
-        if self.live() >= self.policy.max_queue {
+        let array = array_of(&spec.spec)?;
+        let tasks = array.as_ref().map_or(1, Ranges::len);
+        if self.live().saturating_add(tasks) > self.policy.max_queue {
             return Err(Rejection::QueueFull { limit: self.policy.max_queue });
         }
         let user = user.unwrap_or_else(|| self.users.intern(&by.user, by.uid));
-        let job = self.enter(user, request, command.user_key, spec, env, stdin);
+        let user_key = command.user_key;
+        let job = self.enter(New { by: user, request, user_key, spec, array, env, stdin });
         Ok(Outcome::Submitted { job, repeated: false })
     }
 
-    fn enter(
-        &mut self,
-        by: Arc<User>,
-        request: RequestId,
-        user_key: bool,
-        spec: Arc<Spec>,
-        env: Arc<Blob>,
-        stdin: Option<Arc<Blob>>,
-    ) -> JobId {
+    fn enter(&mut self, new: New) -> JobId {
+        let New { by, request, user_key, spec, array, env, stdin } = new;
         let id = self.next_job_id;
         self.next_job_id = JobId(id.0 + 1);
         self.specs.hold(spec.hash, &spec);
@@ -84,8 +94,10 @@ impl Ledger {
             self.blobs.hold(stdin.hash, stdin);
         }
         self.index.requests.insert((by.number, request.clone()), id);
+        let limit = spec.spec.array.as_ref().and_then(|array| array.limit);
         let job = Job {
             id,
+            task: None,
             by,
             state: if spec.spec.hold && !Mutant::HeldStarts.active() {
                 State::Held
@@ -110,15 +122,25 @@ impl Ledger {
             causes: Vec::new(),
             causes_dropped: 0,
         };
-        self.index.add(&job);
-        self.jobs.put(id, Slot::Job(Arc::new(job)));
+        let slot = match array {
+            None => {
+                self.index.add(&job);
+                Slot::Job(Arc::new(job))
+            }
+            Some(all) => {
+                let array = Array::new(job, all, limit.filter(|limit| *limit > 0));
+                self.index.add_array(&array);
+                Slot::Array(Arc::new(array))
+            }
+        };
+        self.jobs.put(id, slot);
         self.touched(id);
         id
     }
 
     /// The names of what a remembered request submitted.
     fn content_of(&self, id: JobId) -> Option<Content> {
-        if let Some(job) = self.job(id) {
+        if let Some(job) = self.entry(id).map(Entry::head) {
             return Some(Content {
                 spec: job.spec.hash,
                 env: job.env.hash,
@@ -226,6 +248,16 @@ pub(super) fn request_id(text: &str) -> Result<RequestId, Rejection> {
         return Err(Rejection::malformed("request_id", why));
     }
     Ok(RequestId::parse(text))
+}
+
+/// The task numbers of an array.
+fn array_of(spec: &v1::JobSpec) -> Result<Option<Ranges>, Rejection> {
+    let Some(array) = &spec.array else { return Ok(None) };
+    let all = ranges(&array.ranges).map_err(|why| Rejection::malformed("spec.array", why))?;
+    match all.is_empty() {
+        true => Err(Rejection::malformed("spec.array", "an array has at least one task")),
+        false => Ok(Some(all)),
+    }
 }
 
 /// What the state machine relies on in a specification; the edge validates the rest.

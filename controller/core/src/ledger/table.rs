@@ -1,11 +1,12 @@
 //! The job table: a vector in pages of 64 behind `Arc`. Ids are dense, so a page is found by
 //! arithmetic; a reader or a snapshot holds pages, and only what it holds is copied on write.
 
+use super::array::Array;
 use super::blobs::Hash;
 use super::job::Job;
 use super::request::RequestId;
 use super::users::User;
-use proto::JobId;
+use proto::{JobId, TaskId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -20,8 +21,60 @@ pub(super) enum Slot {
     Empty,
     /// A job.
     Job(Arc<Job>),
+    /// An array of tasks.
+    Array(Arc<Array>),
     /// Evicted; its request id is still remembered.
     Request(Arc<Remembered>),
+}
+
+/// A job that the ledger has.
+#[derive(Clone, Copy, Debug)]
+pub enum Entry<'a> {
+    /// A plain one.
+    Job(&'a Job),
+    /// An array of tasks.
+    Array(&'a Array),
+}
+
+impl<'a> Entry<'a> {
+    /// Its id.
+    pub fn id(self) -> JobId {
+        self.head().id()
+    }
+
+    /// Everything but the states: who submitted what, when.
+    pub fn head(self) -> &'a Job {
+        match self {
+            Entry::Job(job) => job,
+            Entry::Array(array) => array.head(),
+        }
+    }
+
+    /// Whether it, or all of it, has ended.
+    pub fn terminal(self) -> bool {
+        match self {
+            Entry::Job(job) => job.terminal(),
+            Entry::Array(array) => array.terminal(),
+        }
+    }
+
+    /// The job, unless it is an array.
+    pub fn plain(self) -> Option<&'a Job> {
+        match self {
+            Entry::Job(job) => Some(job),
+            Entry::Array(_) => None,
+        }
+    }
+}
+
+impl Slot {
+    fn entry(&self) -> Option<Entry<'_>> {
+        match self {
+            Slot::Job(job) => Some(Entry::Job(job)),
+            Slot::Array(array) => Some(Entry::Array(array)),
+            Slot::Request(_) | Slot::Empty => None,
+        }
+    }
 }
 
 /// A request id whose job was evicted within the window.
@@ -57,19 +110,45 @@ impl Table {
         self.pages.get(page)?.get(slot)
     }
 
-    /// The job of that id.
-    pub fn job(&self, id: JobId) -> Option<&Job> {
+    /// What stands under that id, if it has not left.
+    pub fn entry(&self, id: JobId) -> Option<Entry<'_>> {
+        self.slot(id).and_then(Slot::entry)
+    }
+
+    /// The array of that id.
+    pub fn array(&self, id: JobId) -> Option<&Array> {
         match self.slot(id)? {
-            Slot::Job(job) => Some(job),
+            Slot::Array(array) => Some(array),
             _ => None,
         }
     }
 
+    /// A task: a plain job, or one of an array, which may share its record with others.
+    pub fn task(&self, id: TaskId) -> Option<&Job> {
+        match (self.slot(id.job)?, id.index) {
+            (Slot::Job(job), None) => Some(job),
+            (Slot::Array(array), Some(number)) => array.task(number),
+            _ => None,
+        }
+    }
+
+    fn slot_mut(&mut self, id: JobId) -> Option<&mut Slot> {
+        let (page, slot) = self.place(id)?;
+        Arc::make_mut(self.pages.get_mut(page)?).get_mut(slot)
+    }
+
     /// The job of that id, to be changed: copied first if anybody else holds it.
     pub fn job_mut(&mut self, id: JobId) -> Option<&mut Job> {
-        let (page, slot) = self.place(id)?;
-        match Arc::make_mut(self.pages.get_mut(page)?).get_mut(slot)? {
+        match self.slot_mut(id)? {
             Slot::Job(job) => Some(Arc::make_mut(job)),
+            _ => None,
+        }
+    }
+
+    /// The array of that id, to be changed: copied first if anybody else holds it.
+    pub fn array_mut(&mut self, id: JobId) -> Option<&mut Array> {
+        match self.slot_mut(id)? {
+            Slot::Array(array) => Some(Arc::make_mut(array)),
             _ => None,
         }
     }
@@ -130,8 +209,8 @@ impl Table {
         })
     }
 
-    /// Jobs with an id below the given one, newest first.
-    pub fn jobs_below(&self, below: JobId) -> impl Iterator<Item = &Job> {
+    /// Jobs and arrays with an id below the given one, newest first.
+    pub fn entries_below(&self, below: JobId) -> impl Iterator<Item = Entry<'_>> {
         let count = match below.0.checked_sub(self.first_page * PAGE as u64) {
             None => 0,
             Some(ids) => usize::try_from(ids.div_ceil(PAGE as u64)).unwrap_or(usize::MAX),
@@ -141,11 +220,8 @@ impl Table {
             .take(count)
             .rev()
             .flat_map(|page| page.iter().rev())
-            .filter_map(|slot| match slot {
-                Slot::Job(job) => Some(&**job),
-                _ => None,
-            })
-            .filter(move |job| job.id() < below)
+            .filter_map(Slot::entry)
+            .filter(move |entry| entry.id() < below)
     }
 
     /// Whether the two share every page: nothing was copied.

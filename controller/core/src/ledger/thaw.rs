@@ -2,12 +2,11 @@
 
 use super::blobs::{Blob, Hash, Spec};
 use super::book::{Counters, Ledger};
-use super::cause::{Cause, Proof, What, Who};
 use super::deferred::Deferred;
 use super::exit::ExitReason;
 use super::ids::Opening;
 use super::image::IMAGE_FORMAT;
-use super::image_parts::{kind_code, proof_code, verb_code};
+use super::image_parts::{kind_code, verb_code};
 use super::index::Indexes;
 use super::job::{CancelIntent, Intents, Job, SignalRequest, SuspendIntent};
 use super::memory::{Edit, Edits, Verb};
@@ -15,10 +14,11 @@ use super::node::{Agent, Bygone, DownWhy, FactsLost, Judging, NodeFault, Session
 use super::request::RequestId;
 use super::state::{Ended, Fence, Grant, Kind, Late, Run, Started, State, Unknown, Was};
 use super::table::{Remembered, Slot};
+use super::thaw_array::OpenArray;
 use super::users::User;
 use prost::Message as _;
 use proto::mutants::Mutant;
-use proto::v1::{self, ExitKind, image_cause, image_record};
+use proto::v1::{self, ExitKind, image_record};
 use proto::{AttemptId, JobId, OrderId, Seq};
 use std::sync::Arc;
 
@@ -69,15 +69,17 @@ impl Ledger {
 }
 
 #[derive(Default)]
-struct Reader {
-    ledger: Ledger,
+pub(super) struct Reader {
+    pub(super) ledger: Ledger,
+    /// The array whose tasks are being read.
+    pub(super) open_array: Option<OpenArray>,
     blobs: Vec<(Hash, Vec<u8>)>,
     headed: bool,
     ended: bool,
     records: u64,
 }
 
-type Broken = &'static str;
+pub(super) type Broken = &'static str;
 
 impl Reader {
     fn take(&mut self, record: v1::ImageRecord) -> Result<(), ImageError> {
@@ -97,12 +99,19 @@ impl Reader {
             }
             image_record::Kind::Agent(agent) => self.agent(agent),
             image_record::Kind::Blob(blob) => self.blob(blob),
-            image_record::Kind::Job(job) => self.job(&job),
-            image_record::Kind::Request(request) => self.request(&request),
+            image_record::Kind::Job(job) if job.task.is_some() => self.member(&job),
+            image_record::Kind::Job(job) => self.close_array().and_then(|()| self.job(&job)),
+            image_record::Kind::Array(array) => {
+                self.close_array().and_then(|()| self.array(&array))
+            }
+            image_record::Kind::Request(request) => {
+                self.close_array().and_then(|()| self.request(&request))
+            }
             image_record::Kind::Deferred(deferred) => self.deferred(deferred),
             image_record::Kind::End(end) => {
                 self.ended = end.records == self.records;
-                if self.ended { Ok(()) } else { Err("records are missing before the end") }
+                let closed = self.close_array();
+                if self.ended { closed } else { Err("records are missing before the end") }
             }
         };
         result.map_err(|what| ImageError::Broken { record: self.records, what })
@@ -210,12 +219,19 @@ impl Reader {
     }
 
     fn job(&mut self, image: &v1::ImageJob) -> Result<(), Broken> {
+        let job = self.whole_job(image)?;
+        self.ledger.jobs.put(job.id, Slot::Job(Arc::new(job)));
+        Ok(())
+    }
+
+    pub(super) fn whole_job(&mut self, image: &v1::ImageJob) -> Result<Job, Broken> {
         let id = self.next_id(image.id)?;
         let spec = self.spec(image.spec)?;
         let env = self.held_blob(image.env)?;
         let stdin = image.stdin.map(|number| self.held_blob(number)).transpose()?;
-        let job = Job {
+        Ok(Job {
             id,
+            task: None,
             by: self.user(image.user)?,
             spec,
             env,
@@ -235,9 +251,25 @@ impl Reader {
             edits: self.job_edits(image)?,
             causes: image.causes.iter().map(|c| self.cause(c)).collect::<Result<_, _>>()?,
             causes_dropped: image.causes_dropped,
-        };
-        self.ledger.jobs.put(id, Slot::Job(Arc::new(job)));
-        Ok(())
+        })
+    }
+
+    /// What a task of an array has of its own; the rest is the array's.
+    pub(super) fn record_of(&self, head: &Job, image: &v1::ImageJob) -> Result<Job, Broken> {
+        Ok(Job {
+            task: image.task,
+            changed_position: image.changed_position,
+            state: self.state(image)?,
+            attempt: image.attempt,
+            priority: image.priority,
+            node_faults: image.node_faults,
+            retried: image.retried,
+            intents: self.intents(image)?,
+            edits: self.job_edits(image)?,
+            causes: image.causes.iter().map(|c| self.cause(c)).collect::<Result<_, _>>()?,
+            causes_dropped: image.causes_dropped,
+            ..head.clone()
+        })
     }
 
     /// Ids come in growing order and below the next one.
@@ -250,7 +282,7 @@ impl Reader {
         Ok(id)
     }
 
-    fn user(&self, number: u32) -> Result<Arc<User>, Broken> {
+    pub(super) fn user(&self, number: u32) -> Result<Arc<User>, Broken> {
         self.ledger.users.number(number).ok_or("no user of that number")
     }
 
@@ -410,78 +442,11 @@ impl Reader {
         })
     }
 
-    fn agent_id(&self, id: &str) -> Arc<str> {
+    pub(super) fn agent_id(&self, id: &str) -> Arc<str> {
         match self.ledger.agents.get_key_value(id) {
             Some((id, _)) => Arc::clone(id),
             None => id.into(),
         }
-    }
-
-    fn cause(&self, image: &v1::ImageCause) -> Result<Cause, Broken> {
-        let who = match image.who.as_ref().ok_or("a cause of nobody")? {
-            image_cause::Who::User(number) => Who::User(self.user(*number)?),
-            image_cause::Who::AgentId(id) => Who::Agent(self.agent_id(id)),
-            image_cause::Who::Controller(id) => Who::Controller(*id),
-        };
-        let what = self.what(image)?;
-        Ok(Cause { position: image.position, wall_ms: image.wall_ms, who, what })
-    }
-
-    fn what(&self, image: &v1::ImageCause) -> Result<What, Broken> {
-        let number = |n: i64| u32::try_from(n).map_err(|_| "a number out of range");
-        let signed = |n: i64| i32::try_from(n).map_err(|_| "a number out of range");
-        let status = image.status;
-        let text = || image.text.as_str().into();
-        Ok(match image.what {
-            1 => What::Assigned { agent: self.agent_id(&image.text), attempt: number(image.a)? },
-            2 => What::Started { pid: number(image.a)? },
-            code @ (3 | 4) => What::Ended {
-                from: kind(number(image.a)?)?,
-                to: if code == 3 { Kind::Done } else { Kind::Exit },
-                kind: exit_kind(image.b)?,
-                status,
-                leader: image.leader,
-            },
-            5 => {
-                What::NodeFault { step: text(), errno: signed(image.a)?, attempt: number(image.b)? }
-            }
-            6 => What::CancelRequested,
-            7 => What::CancelTooLate,
-            8 => What::SignalRequested { signal: number(image.a)? },
-            9 => What::Unknown { why: text() },
-            10 => What::Claimed { to: kind(number(image.a)?)? },
-            11 => What::OrderLost,
-            12 => What::Held,
-            13 => What::Released,
-            14 => What::Priority { to: signed(image.a)? },
-            15 => What::SuspendRequested,
-            16 => What::ResumeRequested,
-            40 => What::OrphanFound { attempt: number(image.a)? },
-            41 => What::OrphanGone { attempt: number(image.a)?, leftover: number(image.b)? },
-            17 => What::Late { kind: exit_kind(image.a)?, status },
-            18 => What::Suspended,
-            19 => What::Resumed,
-            code @ (20 | 21) => What::Closed {
-                from: kind(number(image.c)?)?,
-                to: if code == 20 { Kind::Queued } else { Kind::Waiting },
-                attempt: number(image.a)?,
-                agent: self.agent_id(&image.text),
-                kind: exit_kind(image.b)?,
-                status,
-                leader: image.leader,
-                detail: (!image.detail.is_empty()).then(|| image.detail.as_str().into()),
-            },
-            22 => What::Proven {
-                attempt: number(image.a)?,
-                proof: proof(image.b)?,
-                to: kind(number(image.c)?)?,
-            },
-            23 => {
-                What::LateAttempt { attempt: number(image.a)?, kind: exit_kind(image.b)?, status }
-            }
-            32 => What::Adopted { agent: self.agent_id(&image.text), attempt: number(image.a)? },
-            _ => return Err("a cause of no known kind"),
-        })
     }
 }
 
@@ -489,18 +454,11 @@ fn since_of(unknown: &v1::ImageUnknown, ledger: &Ledger) -> u64 {
     if Mutant::SinceNotPersisted.active() { ledger.led_ms } else { unknown.since_led_ms }
 }
 
-fn kind(code: u32) -> Result<Kind, Broken> {
+pub(super) fn kind(code: u32) -> Result<Kind, Broken> {
     Kind::ALL.into_iter().find(|kind| kind_code(*kind) == code).ok_or("a state of no known kind")
 }
 
-fn proof(code: i64) -> Result<Proof, Broken> {
-    Proof::ALL
-        .into_iter()
-        .find(|proof| proof_code(*proof) == code)
-        .ok_or("a proof of no known kind")
-}
-
-fn exit_kind(code: i64) -> Result<ExitKind, Broken> {
+pub(super) fn exit_kind(code: i64) -> Result<ExitKind, Broken> {
     i32::try_from(code)
         .ok()
         .and_then(|code| ExitKind::try_from(code).ok())

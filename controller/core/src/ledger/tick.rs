@@ -6,7 +6,7 @@ use super::exit::ExitReason;
 use super::outcome::Outcome;
 use super::request::REQUEST_WINDOW_MS;
 use super::settle::Told;
-use proto::JobId;
+use proto::TaskId;
 use proto::mutants::Mutant;
 
 /// Things one Tick settles: an entry stays short, another Tick follows at once.
@@ -91,7 +91,7 @@ impl Ledger {
         self.index.unknown.first().map(|(since, _)| *since)
     }
 
-    fn next_loss(&self) -> Option<(u64, JobId)> {
+    fn next_loss(&self) -> Option<(u64, TaskId)> {
         let (since, id) =
             self.index.unknown.first().filter(|_| !Mutant::UnknownNeverSettled.active())?;
         Some((self.lost_at_led(*since), *id))

@@ -1,14 +1,16 @@
 //! A job as people and programs see it. Pure field mapping, with the message in words.
 
+use super::array::Array;
 use super::book::Ledger;
 use super::cause::What;
 use super::deferred::Deferred;
 use super::exit::{ExitReason, Finish, WaitEnd, judge};
 use super::job::Job;
-use super::state::{Grant, State};
+use super::state::{Grant, State, StateName};
 use crate::scheduler::{self, Reach, Why};
 use crate::words;
 use proto::v1::{self, fact};
+use std::collections::BTreeMap;
 
 /// What a cancel, a limit, a fence or a return does to a tree (P7).
 const KILLED: &str = "by docket with all its processes";
@@ -16,18 +18,19 @@ const KILLED: &str = "by docket with all its processes";
 impl Job {
     /// The task with all fields of design 7; why it waits, by what the ledger alone knows.
     pub fn to_wire(&self, ledger: &Ledger) -> v1::Task {
-        self.wire(ledger, || scheduler::why_by_ledger(ledger, self.id))
+        self.wire(ledger, || scheduler::why_by_ledger(ledger, self.task_id()))
     }
 
     /// The same; why it waits, by which agents may get orders now, as `explain` tells it.
     pub fn to_wire_seen(&self, ledger: &Ledger, reach: &Reach) -> v1::Task {
-        self.wire(ledger, || scheduler::why(ledger, reach, self.id))
+        self.wire(ledger, || scheduler::why(ledger, reach, self.task_id()))
     }
 
     fn wire(&self, ledger: &Ledger, why: impl FnOnce() -> Option<Why>) -> v1::Task {
         let spec = self.spec();
         let mut task = v1::Task {
             job: self.id.0,
+            task: self.task,
             name: words::job_name(spec),
             user: self.by.name.clone(),
             uid: self.by.uid,
@@ -151,9 +154,9 @@ impl Job {
             }
             State::Held if self.may_have_run() => format!(
                 "held: the log has lost entries, it may have run; docket release {}",
-                self.id
+                self.task_id()
             ),
-            State::Held => format!("held; release it with: docket release {}", self.id),
+            State::Held => format!("held; release it with: docket release {}", self.task_id()),
             State::Dispatched(grant) => {
                 let node = node_name(ledger, grant);
                 format!("given to {node}, its start is not heard yet{asked_to_end}")
@@ -167,6 +170,39 @@ impl Job {
             }
             State::Done(ended) | State::Exit(ended) => words::end(&ended.reason, ended.status),
         }
+    }
+}
+
+impl Array {
+    /// The array as a whole: its state is the least advanced of its tasks, DONE only if all are.
+    pub fn to_wire(&self, ledger: &Ledger) -> v1::Task {
+        let counts = self.tally().by_name();
+        let named = |count: (&StateName, &u64)| (count.0.as_str().to_owned(), *count.1);
+        let failed = counts.contains_key(&StateName::Exit);
+        let state = match (self.terminal(), failed) {
+            (true, true) => StateName::Exit,
+            _ => counts.keys().next().copied().unwrap_or(StateName::Pend),
+        };
+        let mut task = self.head().to_wire(ledger);
+        task.state = state.as_str().to_owned();
+        task.terminal = self.terminal();
+        task.substate = String::new();
+        task.message = self.message(&counts);
+        task.position = self.records().map(Job::changed_position).max().unwrap_or(task.position);
+        task.attempt = 0;
+        task.array = Some(v1::ArrayView {
+            tasks: self.asked(),
+            total: self.total(),
+            counts: counts.iter().map(named).collect(),
+            limit: self.limit(),
+        });
+        task
+    }
+
+    fn message(&self, counts: &BTreeMap<StateName, u64>) -> String {
+        let told: Vec<String> =
+            counts.iter().map(|(name, count)| format!("{count} {}", name.as_str())).collect();
+        format!("{} tasks: {}", self.total(), told.join(", "))
     }
 }
 

@@ -4,8 +4,8 @@ use super::feasible::{Refusal, feasible, id_taken};
 use super::order::heads;
 use super::place::choose;
 use super::view::{Free, Reach, View};
-use crate::ledger::{Agent, Ask, DownWhy, Job, Kind, Ledger, Session};
-use proto::{AttemptId, JobId, v1};
+use crate::ledger::{Agent, Ask, DownWhy, Kind, Ledger, Session};
+use proto::{AttemptId, TaskId, v1};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub struct Placement {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unplaced {
     /// The first task in the queue that asks it.
-    pub job: JobId,
+    pub task: TaskId,
     /// What is asked.
     pub ask: Arc<Ask>,
 }
@@ -88,27 +88,27 @@ pub fn plan(ledger: &Ledger, reachable: &BTreeSet<String>, max: usize) -> Plan {
         && view.any_free()
         && let Some((id, ask, line)) = heads.first()
     {
-        let place = choose(ask, id, &view).and_then(|number| view.nodes.get_mut(number));
+        let place = choose(ask, id.job, &view).and_then(|number| view.nodes.get_mut(number));
         let (Some((agent, free)), Some(job)) = (place, ledger.job(id)) else {
-            plan.unplaced.push(Unplaced { job: id, ask: Arc::clone(ask) });
+            plan.unplaced.push(Unplaced { task: id, ask: Arc::clone(ask) });
             // Who is kept from nodes by its id alone says nothing about those that ask the same.
-            match view.taken(id) {
-                true => heads.placed(line),
+            match view.taken(id.job) {
+                true => heads.passed(line),
                 false => heads.refused(),
             }
             continue;
         };
         *free = free.without(ask);
         free.on_trial |= agent.fault().is_some();
-        plan.placements.push(placement(job, agent));
+        plan.placements.push(placement(AttemptId { task: id, attempt: job.attempt() }, agent));
         heads.placed(line);
     }
     plan
 }
 
-fn placement(job: &Job, agent: &Agent) -> Placement {
+fn placement(attempt: AttemptId, agent: &Agent) -> Placement {
     Placement {
-        attempt: job.attempt_id(),
+        attempt,
         agent_id: Arc::clone(agent.id()),
         incarnation: agent.incarnation(),
         journal_id: Arc::clone(agent.journal_id()),
@@ -116,23 +116,23 @@ fn placement(job: &Job, agent: &Agent) -> Placement {
 }
 
 /// Why a queued task does not start; `None` if it is not queued.
-pub fn why(ledger: &Ledger, reach: &Reach, id: JobId) -> Option<Why> {
+pub fn why(ledger: &Ledger, reach: &Reach, id: impl Into<TaskId>) -> Option<Why> {
     let away = |agent: &Agent| match reach.refusing.get(&**agent.id()) {
         _ if reach.reachable.contains(&**agent.id()) => None,
         Some(why) => Some(Refusal::TakesNone { why: why.clone() }),
         None => Some(unreachable(agent)),
     };
-    why_where(ledger, away, id)
+    why_where(ledger, away, id.into())
 }
 
 /// The same by what the ledger alone knows: whose session is joined and judged.
-pub(crate) fn why_by_ledger(ledger: &Ledger, id: JobId) -> Option<Why> {
+pub(crate) fn why_by_ledger(ledger: &Ledger, id: impl Into<TaskId>) -> Option<Why> {
     let away = |agent: &Agent| (agent.session() != Session::Up).then(|| unreachable(agent));
-    why_where(ledger, away, id)
+    why_where(ledger, away, id.into())
 }
 
 /// `away`: why an agent gets no orders now at all.
-fn why_where(ledger: &Ledger, away: impl Fn(&Agent) -> Option<Refusal>, id: JobId) -> Option<Why> {
+fn why_where(ledger: &Ledger, away: impl Fn(&Agent) -> Option<Refusal>, id: TaskId) -> Option<Why> {
     let job = ledger.job(id).filter(|job| job.kind() == Kind::Queued)?;
     let ask = &job.interned_spec().ask;
     let mut nodes: Vec<NodeVerdict> = ledger
@@ -142,13 +142,19 @@ fn why_where(ledger: &Ledger, away: impl Fn(&Agent) -> Option<Refusal>, id: JobI
             // What will never be is told before what is not now.
             let refusal = feasible(ask, agent, &free, ledger.led());
             let never = refusal.clone().filter(Refusal::never);
-            let refusal = never.or_else(|| away(agent)).or_else(|| id_taken(agent, id)).or(refusal);
+            let refusal =
+                never.or_else(|| away(agent)).or_else(|| id_taken(agent, id.job)).or(refusal);
             let (agent_id, name) = (Arc::clone(agent.id()), agent.name().to_owned());
             NodeVerdict { agent_id, name, free, refusal }
         })
         .collect();
     nodes.sort_by(|a, b| (&a.name, &a.agent_id).cmp(&(&b.name, &b.agent_id)));
-    Some(Why { summary: summary(&nodes), nodes })
+    let full = ledger.array(id.job).filter(|array| array.room() == Some(0));
+    let summary = match full.and_then(|array| array.limit()) {
+        Some(limit) => format!("{limit} tasks of its array are on nodes, its limit"),
+        None => summary(&nodes),
+    };
+    Some(Why { summary, nodes })
 }
 
 fn unreachable(agent: &Agent) -> Refusal {

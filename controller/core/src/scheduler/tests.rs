@@ -64,7 +64,7 @@ fn a_small_task_goes_past_a_large_one_that_does_not_fit() {
     let (large, small) = (cpus(&mut world, 8), cpus(&mut world, 2));
     assert_eq!(planned(&world), [(small, N1.to_owned())]);
     let plan = plan(&world.ledger, &all(&world), 100);
-    assert_eq!(plan.unplaced.first().map(|unplaced| unplaced.job), Some(large));
+    assert_eq!(plan.unplaced.first().map(|unplaced| unplaced.task), Some(large.into()));
 }
 
 #[test]

@@ -14,6 +14,21 @@ fn a_submit_is_planned_and_ordered_without_waiting_for_a_tick() {
 }
 
 #[test]
+fn tasks_of_an_array_are_ordered_and_ended_one_by_one() {
+    let mut world = World::new();
+    let session = world.joined(join(1), vec![]);
+    let job = world.submit_array();
+    assert_eq!(world.take(session), [format!("run {job}_0/1"), format!("run {job}_1/1")]);
+    world.cancel(job, None);
+    let kill = |n| format!("kill {job}_{n}/1 Cancel");
+    assert_eq!(
+        world.take(session),
+        [kill(0), kill(1)],
+        "what waited has ended, and orders nothing"
+    );
+}
+
+#[test]
 fn an_order_leaves_only_when_its_assign_is_applied() {
     let mut world = World::new();
     let session = world.joined(join(1), vec![]);

@@ -124,7 +124,9 @@ impl World {
 
     fn apply_commands(&mut self, commands: Vec<v1::Command>) -> Vec<Outcome> {
         let env = v1::EnvBlob::default().encode_to_vec();
-        let blobs = [spec().encode_to_vec(), env, leased_spec().encode_to_vec()];
+        let [plain, leased, array] =
+            [spec(), leased_spec(), array_spec()].map(|spec| spec.encode_to_vec());
+        let blobs = [plain, env, leased, array];
         let proposal = v1::Proposal {
             level: proto::LEVEL,
             wall_ms: self.now,
@@ -232,6 +234,11 @@ impl World {
         self.submit_of(2)
     }
 
+    /// An array of the tasks 0 to 4.
+    pub fn submit_array(&mut self) -> JobId {
+        self.submit_of(3)
+    }
+
     fn submit_of(&mut self, spec: u8) -> JobId {
         let by = Some(v1::Requester { user: "mia".into(), uid: 1000, admin: false });
         let request_id = format!("key-{}", self.index);
@@ -254,7 +261,13 @@ impl World {
         let by = Some(v1::Requester { user: "mia".into(), uid: 1000, admin: false });
         let request_id = format!("cancel-{}", self.index);
         let jobs = vec![job.0];
-        self.apply(vec![Do::Cancel(v1::CancelCommand { by, request_id, jobs, signal })]);
+        self.apply(vec![Do::Cancel(v1::CancelCommand {
+            tasks: Vec::new(),
+            by,
+            request_id,
+            jobs,
+            signal,
+        })]);
     }
 
     /// A job that runs on the agent of that session, as its first two facts told.
@@ -366,6 +379,11 @@ fn spec() -> v1::JobSpec {
 
 /// What a lease of [`World::submit_leased`] takes, ms.
 pub const LEASE_MS: u64 = 40_000;
+
+fn array_spec() -> v1::JobSpec {
+    let ranges = vec![v1::TaskRange { first: 0, last: 4, step: 1 }];
+    v1::JobSpec { array: Some(v1::ArraySpec { ranges, limit: None }), ..spec() }
+}
 
 fn leased_spec() -> v1::JobSpec {
     let retry_on = vec![v1::ExitKind::AgentDied.into(), v1::ExitKind::Lost.into()];

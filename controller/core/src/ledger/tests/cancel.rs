@@ -14,6 +14,7 @@ fn verdict(outcome: &Outcome) -> Option<&CancelVerdict> {
 
 fn signal(world: &mut World, job: JobId, signal: u32, request: &str) -> Outcome {
     world.apply(Command::Cancel(v1::CancelCommand {
+        tasks: Vec::new(),
         by: Some(user("mia")),
         request_id: request.to_owned(),
         jobs: vec![job.0],
@@ -54,6 +55,7 @@ fn the_same_cancel_again_gets_the_same_answer() {
     let mut world = World::with_node();
     let (waits, runs) = (world.submit(), world.running());
     let cancel = Command::Cancel(v1::CancelCommand {
+        tasks: Vec::new(),
         by: Some(user("mia")),
         request_id: "c".to_owned(),
         jobs: vec![waits.0, runs.0, 99],
@@ -128,6 +130,7 @@ fn a_higher_priority_goes_first_and_the_order_of_submits_decides_among_equals() 
     let jobs = [world.submit(), world.submit(), world.submit()];
     let priority = |job: JobId, priority| {
         Command::Priority(v1::PriorityCommand {
+            tasks: Vec::new(),
             by: Some(user("mia")),
             request_id: "p".to_owned(),
             jobs: vec![job.0],
@@ -145,6 +148,7 @@ fn a_held_job_leaves_the_queue_and_a_running_one_cannot_be_held() {
     let mut world = World::with_node();
     let (waits, runs) = (world.submit(), world.running());
     let hold = Command::Hold(v1::HoldCommand {
+        tasks: Vec::new(),
         by: Some(user("mia")),
         request_id: "h".to_owned(),
         jobs: vec![waits.0, runs.0],

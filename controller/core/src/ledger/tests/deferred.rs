@@ -349,6 +349,7 @@ fn a_restored_ledger_adopts_the_attempt_whose_assignment_it_lacks() {
     let mut world = World::with_node();
     let (ran, ended, held) = (world.submit(), world.submit(), world.submit());
     world.apply(Command::Hold(v1::HoldCommand {
+        tasks: Vec::new(),
         by: Some(user("mia")),
         request_id: "h".to_owned(),
         jobs: vec![held.0],

@@ -163,6 +163,7 @@ fn every_edit_is_done_once_per_request() {
     assert_eq!(world.job(job).priority(), 6);
     let signal = |world: &mut World, request: &str, signal| {
         world.apply(Command::Cancel(v1::CancelCommand {
+            tasks: Vec::new(),
             by: Some(user("mia")),
             request_id: request.to_owned(),
             jobs: vec![job.0],
@@ -188,6 +189,7 @@ fn a_request_id_that_asks_for_something_else_is_refused() {
     assert_eq!((world.kind(job), world.job(job).priority()), (Kind::Queued, 5));
     // Another user's request of the same name is another request.
     let command = v1::HoldCommand {
+        tasks: Vec::new(),
         by: Some(user("root")),
         request_id: "p1".to_owned(),
         jobs: vec![job.0],

@@ -24,12 +24,14 @@ fn full_world() -> World {
     let signalled = world.suspended();
     let by = || Some(user("mia"));
     world.apply(Command::Cancel(v1::CancelCommand {
+        tasks: Vec::new(),
         by: by(),
         request_id: "s".to_owned(),
         jobs: vec![signalled.0],
         signal: Some(10),
     }));
     world.apply(Command::Suspend(v1::SuspendCommand {
+        tasks: Vec::new(),
         by: by(),
         request_id: "u".to_owned(),
         jobs: vec![signalled.0],

@@ -1,6 +1,7 @@
 //! Tests of the ledger as a whole: one file per rule of design 3, over a world with verbs.
 
 mod ahead;
+mod array;
 mod cancel;
 mod deferred;
 mod edit;

@@ -231,7 +231,13 @@ fn hold(world: &mut World, job: JobId, release: bool) {
 fn signal(world: &mut World, job: JobId) {
     let (by, request_id) = (Some(user("mia")), world.next_request());
     let signal = Some(10);
-    world.apply(Command::Cancel(v1::CancelCommand { by, request_id, jobs: vec![job.0], signal }));
+    world.apply(Command::Cancel(v1::CancelCommand {
+        tasks: Vec::new(),
+        by,
+        request_id,
+        jobs: vec![job.0],
+        signal,
+    }));
 }
 
 fn suspend(world: &mut World, job: JobId, resume: bool) {

@@ -3,21 +3,21 @@
 
 use super::image::bytes;
 use super::world::{N1, N2, attempt_ref, finish_of, join, retrying, spec, start_of, submit, user};
-use crate::ledger::{Kind, Ledger, Outcome, StateName, What};
+use crate::ledger::{Entry, Job, Kind, Ledger, Outcome, StateName, What};
 use proptest::prelude::*;
 use proto::v1::{self, command::Kind as Command, fact, finish_fact::End};
-use proto::{JobId, v1::KillCause};
+use proto::{JobId, TaskId, v1::KillCause};
 use std::collections::BTreeMap;
 
 /// A step of a random log; what depends on the state is filled in when it is applied.
 #[derive(Clone, Debug)]
 enum Step {
-    Submit { user: u8, request: u8, cpus: u8, hold: bool, retries: u8 },
-    Assign { job: u8, agent: bool },
+    Submit { user: u8, request: u8, cpus: u8, hold: bool, retries: u8, array: (u8, u8) },
+    Assign { job: u8, task: Option<u8>, agent: bool },
     Plan,
     Facts { agent: bool, gap: bool, facts: Vec<(u8, u8, u8)> },
-    Cancel { user: u8, job: u8, signal: Option<u8> },
-    Edit { job: u8, kind: u8, request: u8 },
+    Cancel { user: u8, job: u8, tasks: (u8, u8), signal: Option<u8> },
+    Edit { job: u8, tasks: (u8, u8), kind: u8, request: u8 },
     ConfirmDead { user: u8, agent: bool, request: u8 },
     Fenced { jobs: Vec<(u8, bool)> },
     Join { agent: bool, ahead: u8, journal: u8, boot: u8, lost: u8 },
@@ -33,19 +33,24 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let triple = || (0u8..12, 0u8..4, 0u8..10);
+    // Tasks and limit; mostly a plain job.
+    let size = prop_oneof![2 => Just((0u8, 0u8)), 1 => (1u8..6, 0u8..3)];
+    // Mostly the whole job, else tasks of an array.
+    let tasks = || prop_oneof![1 => Just((1u8, 0u8)), 1 => (0u8..4, 0u8..5)];
     let step = prop_oneof![
-        4 => (0u8..3, 0u8..30, 0u8..6, prop::bool::weighted(0.1), 0u8..4)
-            .prop_map(|(user, request, cpus, hold, retries)| {
-                Step::Submit { user, request, cpus, hold, retries }
+        4 => (0u8..3, 0u8..30, 0u8..6, prop::bool::weighted(0.1), 0u8..4, size)
+            .prop_map(|(user, request, cpus, hold, retries, array)| {
+                Step::Submit { user, request, cpus, hold, retries, array }
             }),
-        2 => (0u8..12, any::<bool>()).prop_map(|(job, agent)| Step::Assign { job, agent }),
+        2 => (0u8..12, prop::option::of(0u8..5), any::<bool>())
+            .prop_map(|(job, task, agent)| Step::Assign { job, task, agent }),
         4 => Just(Step::Plan),
         6 => (any::<bool>(), prop::bool::weighted(0.1), prop::collection::vec(triple(), 1..4))
             .prop_map(|(agent, gap, facts)| Step::Facts { agent, gap, facts }),
-        2 => (0u8..3, 0u8..12, prop::option::of(0u8..70))
-            .prop_map(|(user, job, signal)| Step::Cancel { user, job, signal }),
-        2 => (0u8..12, 0u8..6, 0u8..4)
-            .prop_map(|(job, kind, request)| Step::Edit { job, kind, request }),
+        2 => (0u8..3, 0u8..12, tasks(), prop::option::of(0u8..70))
+            .prop_map(|(user, job, tasks, signal)| Step::Cancel { user, job, tasks, signal }),
+        3 => (0u8..12, tasks(), 0u8..8, 0u8..4)
+            .prop_map(|(job, tasks, kind, request)| Step::Edit { job, tasks, kind, request }),
         2 => (0u8..3, any::<bool>(), 0u8..8)
             .prop_map(|(user, agent, request)| Step::ConfirmDead { user, agent, request }),
         2 => prop::collection::vec((0u8..12, any::<bool>()), 1..4)
@@ -83,19 +88,11 @@ fn incarnation(ledger: &Ledger, agent: &str) -> u64 {
 fn commands(ledger: &Ledger, step: &Step) -> (Vec<v1::Blob>, Vec<Command>) {
     let one = |command| (Vec::new(), vec![command]);
     match step {
-        Step::Submit { user, request, cpus, hold, retries } => {
-            submit_of((*user, *request, *cpus), *hold, *retries)
+        Step::Submit { user, request, cpus, hold, retries, array } => {
+            submit_of((*user, *request, *cpus), *hold, *retries, *array)
         }
-        Step::Assign { job, agent: first } => {
-            let id = JobId(u64::from(*job));
-            let attempt = ledger.job(id).map_or(1, |job| job.attempt());
-            let known = ledger.agent(agent(*first));
-            one(Command::Assign(v1::AssignCommand {
-                attempt: Some(attempt_ref(id, attempt)),
-                agent_id: agent(*first).to_owned(),
-                incarnation: known.map_or(0, |agent| agent.incarnation()),
-                journal_id: known.map(|agent| agent.journal_id().to_vec()).unwrap_or_default(),
-            }))
+        Step::Assign { job, task, agent: first } => {
+            one(assign_of(ledger, *job, *task, agent(*first)))
         }
         Step::Plan => {
             let plan = crate::scheduler::plan(ledger, &ledger.agents_up(), 100);
@@ -105,13 +102,8 @@ fn commands(ledger: &Ledger, step: &Step) -> (Vec<v1::Blob>, Vec<Command>) {
         Step::Facts { agent: first, gap, facts } => {
             one(facts_of(ledger, agent(*first), *gap, facts))
         }
-        Step::Cancel { user: by, job, signal } => one(Command::Cancel(v1::CancelCommand {
-            by: Some(user(["mia", "tom", "root"][usize::from(*by)])),
-            request_id: format!("c{job}"),
-            jobs: vec![u64::from(*job), u64::from(*job) + 1],
-            signal: signal.map(u32::from),
-        })),
-        Step::Edit { job, kind, request } => one(edit_of(u64::from(*job), *kind, *request)),
+        Step::Cancel { user: by, job, tasks, signal } => one(cancel_of(*by, *job, *tasks, *signal)),
+        Step::Edit { job, tasks, kind, request } => one(edit_of(*job, *tasks, *kind, *request)),
         Step::ConfirmDead { user: by, agent: first, request } => {
             one(confirm_of(*by, agent(*first), *request))
         }
@@ -152,14 +144,41 @@ fn commands(ledger: &Ledger, step: &Step) -> (Vec<v1::Blob>, Vec<Command>) {
     }
 }
 
+fn assign_of(ledger: &Ledger, job: u8, task: Option<u8>, agent: &str) -> Command {
+    let id = TaskId { job: JobId(u64::from(job)), index: task.map(u32::from) };
+    let known = ledger.agent(agent);
+    Command::Assign(v1::AssignCommand {
+        attempt: Some(attempt_ref(id, ledger.job(id).map_or(1, |job| job.attempt()))),
+        agent_id: agent.to_owned(),
+        incarnation: known.map_or(0, |agent| agent.incarnation()),
+        journal_id: known.map(|agent| agent.journal_id().to_vec()).unwrap_or_default(),
+    })
+}
+
+fn cancel_of(by: u8, job: u8, tasks: (u8, u8), signal: Option<u8>) -> Command {
+    let whole = vec![u64::from(job), u64::from(job) + 1];
+    Command::Cancel(v1::CancelCommand {
+        by: Some(user(["mia", "tom", "root"][usize::from(by)])),
+        request_id: format!("c{job}"),
+        jobs: if tasks.0 > tasks.1 { whole } else { Vec::new() },
+        tasks: some(job, tasks),
+        signal: signal.map(u32::from),
+    })
+}
+
 fn submit_of(
     (user, request, cpus): (u8, u8, u8),
     hold: bool,
     retries: u8,
+    (tasks, limit): (u8, u8),
 ) -> (Vec<v1::Blob>, Vec<Command>) {
     let base = if retries < 1 { spec() } else { retrying() };
     let retries = u32::from(retries);
-    let spec = v1::JobSpec { cpus: u32::from(cpus), hold, retries, ..base };
+    let array = (tasks > 0).then(|| v1::ArraySpec {
+        ranges: vec![v1::TaskRange { first: 0, last: u32::from(tasks) - 1, step: 0 }],
+        limit: Some(u32::from(limit)),
+    });
+    let spec = v1::JobSpec { cpus: u32::from(cpus), hold, retries, array, ..base };
     let (blobs, command) =
         submit(&spec, ["mia", "tom", "root"][usize::from(user)], &request.to_string());
     (blobs, vec![command])
@@ -188,21 +207,24 @@ fn facts_of(ledger: &Ledger, agent: &str, gap: bool, facts: &[(u8, u8, u8)]) -> 
 }
 
 /// Mostly what the agent holds, so that something happens; else any id, given or not.
-fn job_of(ledger: &Ledger, agent: &str, n: u8, which: u8) -> JobId {
-    let held: Vec<JobId> =
-        ledger.held_by(agent).chain(ledger.waiting_on(agent)).map(|job| job.id()).collect();
-    let waiting: Vec<JobId> = ledger.waiting_on(agent).map(|job| job.id()).collect();
+fn job_of(ledger: &Ledger, agent: &str, n: u8, which: u8) -> TaskId {
+    let held: Vec<TaskId> =
+        ledger.held_by(agent).chain(ledger.waiting_on(agent)).map(|job| job.task_id()).collect();
+    let waiting: Vec<TaskId> = ledger.waiting_on(agent).map(|job| job.task_id()).collect();
     if which == 1 && !waiting.is_empty() {
         return waiting[usize::from(n) % waiting.len()];
     }
     if which == 2 || held.is_empty() {
-        return JobId(u64::from(n));
+        let job = JobId(u64::from(n));
+        let index =
+            ledger.array(job).map(|array| u32::from(n) % (array.numbers().len() as u32 + 1));
+        return TaskId { job, index };
     }
     held[usize::from(n) % held.len()]
 }
 
 /// Mostly about the present attempt.
-fn attempt_of(ledger: &Ledger, job: JobId, which: u8) -> u32 {
+fn attempt_of(ledger: &Ledger, job: TaskId, which: u8) -> u32 {
     let present = ledger.job(job).map_or(1, |job| job.attempt());
     match which {
         1 => present.saturating_sub(1).max(1),
@@ -211,7 +233,7 @@ fn attempt_of(ledger: &Ledger, job: JobId, which: u8) -> u32 {
     }
 }
 
-fn fact_of(ledger: &Ledger, job: JobId, which: u8, kind: u8) -> fact::Kind {
+fn fact_of(ledger: &Ledger, job: TaskId, which: u8, kind: u8) -> fact::Kind {
     let attempt = attempt_of(ledger, job, which);
     let finish = |end| finish_of(job, attempt, end);
     let (reference, token) =
@@ -254,7 +276,7 @@ fn manifest_of(
         .filter_map(|(n, which, phase)| {
             let job = job_of(ledger, agent, n, which);
             let attempt = attempt_of(ledger, job, which);
-            (job != JobId(0)).then(|| v1::ManifestItem {
+            (job.job != JobId(0)).then(|| v1::ManifestItem {
                 attempt: Some(attempt_ref(job, attempt)),
                 token: Some(v1::Token { generation: 1, attempt }),
                 phase: [0, 1, 2, 2, 3, 3, 4, 2][usize::from(phase % 8)],
@@ -277,9 +299,9 @@ fn manifest_of(
 }
 
 fn fenced_of(ledger: &Ledger, jobs: &[(u8, bool)]) -> Command {
-    let waiting: Vec<JobId> = ledger.waiting().map(|job| job.id()).collect();
+    let waiting: Vec<TaskId> = ledger.waiting().map(|job| job.task_id()).collect();
     let attempts = jobs.iter().map(|(n, closed)| {
-        let any = JobId(u64::from(*n));
+        let any = JobId(u64::from(*n)).into();
         let id = waiting.get(usize::from(*n) % waiting.len().max(1)).copied().unwrap_or(any);
         let present = ledger.job(id).map_or(1, |job| job.attempt());
         attempt_ref(id, present.saturating_sub(u32::from(*closed)).max(1))
@@ -299,7 +321,7 @@ fn confirm_of(by: u8, agent: &str, request: u8) -> Command {
 fn starts_of(ledger: &Ledger, id: &str) -> Command {
     let from = ledger.agent(id).map_or(1, |agent| agent.high().0 + 1);
     let given = ledger.held_by(id).filter(|job| job.kind() == Kind::Dispatched);
-    let starts = given.map(|job| fact::Kind::Start(start_of(job.id(), job.attempt())));
+    let starts = given.map(|job| fact::Kind::Start(start_of(job.task_id(), job.attempt())));
     let facts: Vec<v1::Fact> =
         (from..).zip(starts).map(|(seq, kind)| v1::Fact { seq, kind: Some(kind) }).collect();
     Command::Facts(v1::FactsCommand {
@@ -346,12 +368,30 @@ fn heal_of(ledger: &Ledger, id: &str, boot: u8) -> Vec<Command> {
     vec![Command::AgentUp(up), Command::Manifest(page)]
 }
 
-fn edit_of(job: u64, kind: u8, request: u8) -> Command {
-    let (by, request_id, jobs) = (Some(user("root")), format!("e{kind}-{request}"), vec![job]);
+/// Tasks `from` to `to` of a job; none if that is empty.
+fn some(job: u8, (from, to): (u8, u8)) -> Vec<v1::TaskSet> {
+    let range = v1::TaskRange { first: u32::from(from), last: u32::from(to), step: 0 };
+    let set = v1::TaskSet { job: u64::from(job), ranges: vec![range] };
+    if from <= to { vec![set] } else { Vec::new() }
+}
+
+fn edit_of(job: u8, tasks: (u8, u8), kind: u8, request: u8) -> Command {
+    let (by, request_id) = (Some(user("root")), format!("e{kind}-{request}"));
+    let jobs = if tasks.0 > tasks.1 { vec![u64::from(job)] } else { Vec::new() };
+    let tasks = some(job, tasks);
     match kind {
-        0 | 1 => Command::Hold(v1::HoldCommand { by, request_id, jobs, release: kind == 1 }),
-        2 | 3 => Command::Suspend(v1::SuspendCommand { by, request_id, jobs, resume: kind == 3 }),
+        0 | 1 => Command::Hold(v1::HoldCommand { tasks, by, request_id, jobs, release: kind == 1 }),
+        2 | 3 => {
+            Command::Suspend(v1::SuspendCommand { tasks, by, request_id, jobs, resume: kind == 3 })
+        }
+        7 => Command::ArrayLimit(v1::ArrayLimitCommand {
+            by,
+            request_id,
+            jobs: vec![u64::from(job)],
+            limit: u32::from(request),
+        }),
         _ => Command::Priority(v1::PriorityCommand {
+            tasks,
             by,
             request_id,
             jobs,
@@ -366,7 +406,7 @@ fn run(ledger: &mut Ledger, steps: &[Step]) -> Vec<v1::Proposal> {
     let mut attempts = BTreeMap::new();
     let mut proposals = Vec::new();
     let configure = v1::ConfigureCommand {
-        policy: Some(v1::Policy { max_queue: 15, ..v1::Policy::default() }),
+        policy: Some(v1::Policy { max_queue: 40, ..v1::Policy::default() }),
         ..v1::ConfigureCommand::default()
     };
     let first = vec![Command::Configure(configure)];
@@ -381,7 +421,14 @@ fn run(ledger: &mut Ledger, steps: &[Step]) -> Vec<v1::Proposal> {
             apply(ledger, &mut proposals, blobs, commands, 1);
         }
     }
-    let submit = |request| Step::Submit { user: 0, request, cpus: 1, hold: false, retries: 3 };
+    let submit = |request| Step::Submit {
+        user: 0,
+        request,
+        cpus: 1,
+        hold: false,
+        retries: 3,
+        array: (request % 3, 0),
+    };
     let begin = |agent| Step::Begin { agent };
     let runs = (100..106).map(submit).chain([Step::Plan, begin(true), begin(false)]);
     for step in runs {
@@ -423,19 +470,28 @@ fn apply(
 }
 
 /// What has ended stays exactly as it ended, but for the late outcome and what became of its tree (P5).
-fn absorbing(ledger: &Ledger, ended: &mut BTreeMap<JobId, v1::Task>) {
-    for job in ledger.jobs_newest_first(None).filter(|job| job.terminal()) {
+fn absorbing(ledger: &Ledger, ended: &mut BTreeMap<TaskId, v1::Task>) {
+    for job in tasks_of(ledger).iter().filter(|job| job.terminal()) {
         let killed = String::new();
         let now = v1::Task { late_outcome: None, killed, position: 0, ..job.to_wire(ledger) };
-        let first = ended.entry(job.id()).or_insert_with(|| now.clone());
-        assert_eq!(*first, now, "job {} changed after its end", job.id());
+        let first = ended.entry(job.task_id()).or_insert_with(|| now.clone());
+        assert_eq!(*first, now, "job {} changed after its end", job.task_id());
     }
 }
 
+/// Every task, as a copy with its number.
+fn tasks_of(ledger: &Ledger) -> Vec<Job> {
+    let ids = ledger.newest_first(None).flat_map(|entry| match entry {
+        Entry::Job(job) => vec![job.task_id()],
+        Entry::Array(array) => array.numbers().numbers().map(|n| array.task_id(n)).collect(),
+    });
+    ids.map(|id| ledger.numbered(id).expect("each task is there")).collect()
+}
+
 /// Attempts only grow, and none is assigned while the one before it may live (P2).
-fn one_attempt(ledger: &Ledger, attempts: &mut BTreeMap<JobId, u32>) {
-    for job in ledger.jobs_newest_first(None) {
-        let before = attempts.insert(job.id(), job.attempt()).unwrap_or(1);
+fn one_attempt(ledger: &Ledger, attempts: &mut BTreeMap<TaskId, u32>) {
+    for job in tasks_of(ledger) {
+        let before = attempts.insert(job.task_id(), job.attempt()).unwrap_or(1);
         assert!(before <= job.attempt(), "job {}: an attempt came back", job.id());
         let mut unproven = None;
         for cause in job.causes() {
@@ -458,7 +514,16 @@ fn one_attempt(ledger: &Ledger, attempts: &mut BTreeMap<JobId, u32>) {
 fn conserved(ledger: &Ledger) {
     let given = ledger.next_job_id().0 - 1;
     let evicted = (1..=given).filter(|id| ledger.evicted(JobId(*id))).count() as u64;
-    assert_eq!(ledger.counts().values().sum::<u64>() + evicted, given);
+    assert_eq!(ledger.newest_first(None).count() as u64 + evicted, given);
+    assert_eq!(ledger.counts().values().sum::<u64>(), tasks_of(ledger).len() as u64);
+    for array in ledger.newest_first(None) {
+        let Entry::Array(array) = array else { continue };
+        let given = array.records().filter(|job| job.kind() == Kind::Dispatched).count() as u64;
+        let limit = array.limit().map_or(u64::MAX, u64::from);
+        let lowered =
+            array.head().causes().iter().any(|c| matches!(c.what, What::ArrayLimit { .. }));
+        assert!(given <= limit || lowered, "array {}: more than its limit", array.id());
+    }
     let live: u64 = StateName::ALL
         .iter()
         .filter(|n| !n.terminal())
@@ -517,7 +582,7 @@ proptest! {
         }
         prop_assert_eq!(&outcomes.0, &outcomes.1);
         let seen = |ledger: &Ledger| -> Vec<v1::Task> {
-            let tasks = ledger.jobs_newest_first(None).map(|job| job.to_wire(ledger));
+            let tasks = tasks_of(ledger).into_iter().map(|job| job.to_wire(ledger));
             tasks.map(|task| v1::Task { position: 0, ..task }).collect()
         };
         prop_assert_eq!(seen(&cut), seen(&whole));

@@ -151,6 +151,7 @@ fn a_job_submitted_with_hold_waits_for_its_release() {
     assert_eq!(world.kind(job), Kind::Held);
     assert!(matches!(world.assign_to(job, N1), Outcome::Stale { .. }));
     let release = v1::HoldCommand {
+        tasks: Vec::new(),
         by: Some(user("mia")),
         request_id: "x".to_owned(),
         jobs: vec![job.0],

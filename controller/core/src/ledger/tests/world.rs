@@ -250,17 +250,35 @@ impl World {
 
     pub fn hold(&mut self, job: JobId, release: bool, request: &str) -> Outcome {
         let (by, request_id) = (Some(user("mia")), request.to_owned());
-        self.apply(Command::Hold(v1::HoldCommand { by, request_id, jobs: vec![job.0], release }))
+        self.apply(Command::Hold(v1::HoldCommand {
+            tasks: Vec::new(),
+            by,
+            request_id,
+            jobs: vec![job.0],
+            release,
+        }))
     }
 
     pub fn suspend(&mut self, job: JobId, resume: bool, request: &str) -> Outcome {
         let (by, request_id, jobs) = (Some(user("mia")), request.to_owned(), vec![job.0]);
-        self.apply(Command::Suspend(v1::SuspendCommand { by, request_id, jobs, resume }))
+        self.apply(Command::Suspend(v1::SuspendCommand {
+            tasks: Vec::new(),
+            by,
+            request_id,
+            jobs,
+            resume,
+        }))
     }
 
     pub fn prioritise(&mut self, job: JobId, priority: i32, request: &str) -> Outcome {
         let (by, request_id, jobs) = (Some(user("mia")), request.to_owned(), vec![job.0]);
-        self.apply(Command::Priority(v1::PriorityCommand { by, request_id, jobs, priority }))
+        self.apply(Command::Priority(v1::PriorityCommand {
+            tasks: Vec::new(),
+            by,
+            request_id,
+            jobs,
+            priority,
+        }))
     }
 
     pub fn job(&self, id: JobId) -> &Job {
@@ -352,6 +370,7 @@ impl World {
     pub fn cancel_by(&mut self, by: v1::Requester, jobs: &[JobId]) -> Outcome {
         let request_id = self.next_request();
         self.apply(Command::Cancel(v1::CancelCommand {
+            tasks: Vec::new(),
             by: Some(by),
             request_id,
             jobs: jobs.iter().map(|job| job.0).collect(),
@@ -440,11 +459,11 @@ pub(crate) fn join(agent: &str, incarnation: u64, journal: &str) -> v1::Join {
     }
 }
 
-pub(crate) fn attempt_ref(job: JobId, attempt: u32) -> v1::AttemptRef {
-    AttemptId { task: TaskId::plain(job), attempt }.to_wire()
+pub(crate) fn attempt_ref(job: impl Into<TaskId>, attempt: u32) -> v1::AttemptRef {
+    AttemptId { task: job.into(), attempt }.to_wire()
 }
 
-pub(crate) fn start_of(job: JobId, attempt: u32) -> v1::StartFact {
+pub(crate) fn start_of(job: impl Into<TaskId>, attempt: u32) -> v1::StartFact {
     v1::StartFact {
         attempt: Some(attempt_ref(job, attempt)),
         token: Some(v1::Token { generation: 1, attempt }),
@@ -456,7 +475,7 @@ pub(crate) fn start_of(job: JobId, attempt: u32) -> v1::StartFact {
     }
 }
 
-pub(crate) fn finish_of(job: JobId, attempt: u32, end: End) -> v1::FinishFact {
+pub(crate) fn finish_of(job: impl Into<TaskId>, attempt: u32, end: End) -> v1::FinishFact {
     v1::FinishFact {
         attempt: Some(attempt_ref(job, attempt)),
         token: Some(v1::Token { generation: 1, attempt }),
