@@ -25,10 +25,7 @@ const SLURM: [(&[&str], &str); 24] = [
     (&["--parsable"], "leave it out: submit prints the job id and nothing else"),
     (&["--account", "-A", "--qos", "-q"], "docket has no accounts: leave it out"),
     (&["--mail-type", "--mail-user"], "docket sends no mail: docket wait ID && …"),
-    (
-        &["--requeue", "--no-requeue"],
-        "leave it out: a job is never run twice unless you ask for it",
-    ),
+    (&["--requeue", "--no-requeue"], "a job is run again only where you ask for it: --retries N"),
     (&["--signal"], "a time limit sends SIGTERM, and SIGKILL after --kill-grace"),
     (&["--exclude", "-x"], "choose nodes with --node-label k=v"),
     (&["--licenses", "-L", "--reservation"], "docket has none: leave it out"),
@@ -36,7 +33,7 @@ const SLURM: [(&[&str], &str); 24] = [
 ];
 
 /// Options that the contract names and this version does not have, with what does the same now.
-const LATER: [(&[&str], &str); 11] = [
+const LATER: [(&[&str], &str); 9] = [
     (&["--after-ok"], "; start it when the other is done: docket wait ID && docket submit …"),
     (&["--after", "--after-any"], "; wait for the other first: docket wait ID; docket submit …"),
     (&["--after-not-ok", "--after-not"], "; in a shell: docket wait ID || docket submit …"),
@@ -44,10 +41,8 @@ const LATER: [(&[&str], &str); 11] = [
     (&["--dependency", "-d"], "; wait for the other first: docket wait ID && docket submit …"),
     (&["--gpus", "-G", "--gres", "--resource"], "; mark the nodes that have it: --node-label k=v"),
     (&["--begin"], "; without it the job would start at once: submit it when it is time"),
-    (&["--hold", "-H"], "; without it the job would start at once: submit it when it may run"),
-    (&["--retries", "--retry-on"], "; in a shell: docket run … || docket run …"),
     (&["--dry-run"], "; docket explain ID tells whether a job can run"),
-    (&["--fence-after", "--watch"], ""),
+    (&["--watch"], ""),
 ];
 
 /// What to do instead of an option that docket does not have.

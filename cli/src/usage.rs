@@ -188,14 +188,13 @@ mod tests {
         assert!(refused("docket submit --ntasks 4 -- true").contains("-c"));
         assert!(refused("docket submit --wrap=x").contains("sh -c"));
         assert!(refused("docket submit --partition=gpu -- true").contains("--queue"));
-        assert!(refused("docket submit --retries 3 -- true").contains("not in this version"));
     }
 
     #[test]
     fn an_option_of_a_later_version_is_not_advised_away() {
         let text = refused("docket submit --after-ok 3 -- true");
         assert!(text.contains("docket wait ID && docket submit"), "{text}");
-        for option in ["--after-ok", "--begin", "--hold", "-H", "-d", "--retries"] {
+        for option in ["--after-ok", "--begin", "-d"] {
             let text = refused(&format!("docket submit {option}=1 -- true"));
             assert!(text.contains("not in this version of docket"), "{option}: {text}");
             assert!(!text.contains("leave it out"), "{option}: {text}");
@@ -312,7 +311,7 @@ mod tests {
     fn help_shows_nothing_that_is_not_there() {
         let mut command = Cli::command();
         let help = command.find_subcommand_mut("submit").unwrap().render_long_help().to_string();
-        for later in ["--after", "--retries", "--gpus", "--hold", "--dry-run"] {
+        for later in ["--after-", "--gpus", "--dry-run"] {
             assert!(!help.contains(later), "{later}");
         }
         assert!(!Cli::command().render_long_help().to_string().contains("keeper"));

@@ -12,7 +12,9 @@ pub use jobs::{
     CancelArgs, Column, EventsArgs, ExplainArgs, ListArgs, LogsArgs, Output, ShowArgs, SortBy,
     WaitArgs,
 };
-pub use operate::{ClusterCommand, CompletionsArgs, ConfigArgs, DoctorArgs, NodesArgs, WalCommand};
+pub use operate::{
+    ClusterCommand, CompletionsArgs, ConfigArgs, DoctorArgs, NodesArgs, NodesCommand, WalCommand,
+};
 pub use roles::{AgentArgs, ControllerArgs, DownArgs, Stage, UpArgs};
 pub use submit::{Disconnect, JobOptions, OpenMode, RunArgs, SubmitArgs};
 

@@ -6,13 +6,27 @@ use std::path::PathBuf;
 
 /// `docket nodes`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct NodesArgs {
+    /// What is done to a node.
+    #[command(subcommand)]
+    pub command: Option<NodesCommand>,
     /// Instead: attempts that nodes hold and that are not known here; they are not killed
     #[arg(long)]
     pub strays: bool,
     /// Form of the output.
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// `docket nodes …`.
+#[derive(Debug, Subcommand)]
+pub enum NodesCommand {
+    /// Vouch that nothing lives on a lost node, so that what waits for proof of that is tried again
+    ConfirmDead {
+        /// Name of the node, or its agent's id
+        node: String,
+    },
 }
 
 /// `docket config`.

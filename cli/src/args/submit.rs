@@ -1,8 +1,8 @@
 //! Options of `submit` and `run`: what to run, with what, and where its output goes.
 
-use crate::parse;
+use crate::parse::{self, Fence};
 use clap::{Args, ValueEnum};
-use proto::v1::ArraySpec;
+use proto::v1::{ArraySpec, ExitKind};
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -53,6 +53,18 @@ pub struct JobOptions {
     /// Many tasks of the same: numbers such as 0-99, 0-99:2 or 1,3,5-7, and %N at once at most
     #[arg(short = 'a', long, value_name = "N-M[:S][%L]", value_parser = parse::array)]
     pub array: Option<ArraySpec>,
+    /// Keep it in the queue until docket release
+    #[arg(short = 'H', long)]
+    pub hold: bool,
+    /// Tries beyond the first if it ends as --retry-on says, a count
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub retries: u32,
+    /// Ends after which it is tried again [default: exit-code,signal,start-failed]
+    #[arg(long, value_name = "END,…", value_delimiter = ',', value_parser = parse::exit_kind, requires = "retries", action = clap::ArgAction::Set)]
+    pub retry_on: Vec<ExitKind>,
+    /// Its node ends it after so long without a controller, or only proof of its end counts [default: the cluster's, 10m]
+    #[arg(long, value_name = "DUR|proof", allow_negative_numbers = true, value_parser = parse::fence, requires = "retry_on")]
+    pub fence_after: Option<Fence>,
     /// Cpus to reserve, a count
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub cpus: u32,

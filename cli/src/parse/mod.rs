@@ -4,5 +4,6 @@
 mod words;
 
 pub use words::{
-    Named, array, array_limit, label, named, nearest, signal, signal_name, state, task_id,
+    Fence, Named, array, array_limit, exit_kind, fence, label, named, nearest, signal, signal_name,
+    state, task_id,
 };

@@ -1,6 +1,9 @@
 //! Single words with a fixed vocabulary: ids, states, signals, labels.
 
+use crate::render::kind_name;
+use proto::v1::ExitKind;
 use proto::{TaskId, v1};
+use std::time::Duration;
 
 /// The states, as every output names them (design 3).
 pub const STATES: [&str; 6] = ["PEND", "RUN", "SUSP", "UNKWN", "DONE", "EXIT"];
@@ -58,6 +61,12 @@ pub enum ListError {
     /// Not a job id.
     #[error("no job id: give a number such as 123, or a task of an array such as 123_7")]
     Id,
+    /// No end that can be tried again.
+    #[error(
+        "no such end: exit-code, signal, time-limit, out-of-memory, agent-died, node-rebooted, lost, \
+         vanished, unknown-status or start-failed"
+    )]
+    End,
     /// No task numbers.
     #[error("no task numbers: write them as 7, 0-99, 0-99:2 or 1,3,5-7, each range upwards")]
     Tasks,
@@ -136,6 +145,45 @@ pub fn array_limit(text: &str) -> Result<u32, ListError> {
         Ok(limit) if limit > 0 => Ok(limit),
         _ => Err(ListError::ArrayLimit),
     }
+}
+
+/// Ends that `--retry-on` may name, as every output names them.
+const RETRIED: [ExitKind; 10] = [
+    ExitKind::ExitCode,
+    ExitKind::Signal,
+    ExitKind::TimeLimit,
+    ExitKind::OutOfMemory,
+    ExitKind::AgentDied,
+    ExitKind::NodeRebooted,
+    ExitKind::Lost,
+    ExitKind::Vanished,
+    ExitKind::UnknownStatus,
+    ExitKind::StartFailed,
+];
+
+/// Reads an end after which a job may be tried again.
+pub fn exit_kind(text: &str) -> Result<ExitKind, ListError> {
+    let named = |kind: &ExitKind| kind_name(*kind) == text;
+    RETRIED.into_iter().find(named).ok_or(ListError::End)
+}
+
+/// When a lost attempt counts as ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fence {
+    /// Its node ends it after so long without a controller.
+    After(Duration),
+    /// Only proof of its end counts.
+    Proof,
+}
+
+/// Reads `--fence-after`.
+pub fn fence(text: &str) -> Result<Fence, String> {
+    if text == "proof" {
+        return Ok(Fence::Proof);
+    }
+    units::positive_duration(text)
+        .map(Fence::After)
+        .map_err(|error| format!("{error}; or proof, to wait for proof of its end"))
 }
 
 /// Reads a state name, in any case.

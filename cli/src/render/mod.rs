@@ -19,7 +19,7 @@ pub use home::{Home, home};
 pub use json::submitted as submitted_json;
 pub use json::task_line;
 pub use plain::plain_help;
-pub use reason::{verdict, without_errno};
+pub use reason::{kind_name, verdict, without_errno};
 pub use row::{Check, Health, ListSummary, SettingRow};
 
 use crate::args::{Column, Output, SortBy};

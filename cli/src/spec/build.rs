@@ -3,6 +3,7 @@
 use super::limits::check;
 use super::{SpecError, environment, own_entries};
 use crate::args::{Disconnect, JobOptions, OpenMode};
+use crate::parse::Fence;
 use proto::v1;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -121,9 +122,23 @@ fn requested(options: &JobOptions, here: &Here, dir: &Path) -> v1::JobSpec {
         nofile: here.nofile,
         node: options.node.clone(),
         array: options.array.clone(),
+        hold: options.hold,
+        retries: options.retries,
+        retry_on: retry_on(&options.retry_on),
+        fence_after_ms: match options.fence_after {
+            Some(Fence::After(time)) => Some(milliseconds(time)),
+            Some(Fence::Proof) | None => None,
+        },
+        fence_proof: options.fence_after == Some(Fence::Proof),
         node_labels: options.node_label.iter().cloned().collect(),
         ..Default::default()
     }
+}
+
+/// Each kind once, in one order.
+fn retry_on(kinds: &[v1::ExitKind]) -> Vec<i32> {
+    let kinds: std::collections::BTreeSet<i32> = kinds.iter().map(|kind| *kind as i32).collect();
+    kinds.into_iter().collect()
 }
 
 /// Empty means 0 alone, so that the common case has one form.

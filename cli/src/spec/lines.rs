@@ -2,14 +2,17 @@
 
 use super::{Here, SpecError, Work, build};
 use crate::args::{Disconnect, JobOptions};
-use crate::parse::{array, nearest};
+use crate::parse::{array, exit_kind, nearest};
 use proto::v1;
 use serde_json::{Map, Value};
 use std::time::Duration;
 
 /// Fields that a line may set.
-const INPUTS: [&str; 15] = [
+const INPUTS: [&str; 18] = [
     "array",
+    "hold",
+    "retries",
+    "retry_on",
     "command",
     "script",
     "name",
@@ -26,7 +29,7 @@ const INPUTS: [&str; 15] = [
     "success_codes",
 ];
 /// Fields of `show` that tell what became of a job: not an input, and not an error.
-const OUTCOMES: [&str; 29] = [
+const OUTCOMES: [&str; 36] = [
     "id",
     "job",
     "task",
@@ -56,6 +59,13 @@ const OUTCOMES: [&str; 29] = [
     "message",
     "pid",
     "cancel_requested",
+    "suspend_requested",
+    "retried",
+    "decided_time",
+    "stdout_bytes",
+    "stderr_bytes",
+    "stdout_cut_bytes",
+    "stderr_cut_bytes",
 ];
 
 /// The request of one line; blank lines and `#` comments are none.
@@ -136,6 +146,17 @@ fn work(fields: &Map<String, Value>) -> Result<Work, String> {
 }
 
 fn set_options(options: &mut JobOptions, fields: &Map<String, Value>) -> Result<(), String> {
+    if let Some(hold) = given(fields, "hold") {
+        options.hold = hold.as_bool().ok_or("hold: true or false")?;
+    }
+    if let Some(retries) = number(fields, "retries", 0, 1000)? {
+        options.retries = u32::try_from(retries).map_err(|e| e.to_string())?;
+    }
+    if let Some(ends) = given(fields, "retry_on") {
+        let kinds = strings("retry_on", ends)?;
+        let kinds = kinds.iter().map(|kind| exit_kind(kind));
+        options.retry_on = kinds.collect::<Result<_, _>>().map_err(|why| why.to_string())?;
+    }
     if let Some(array) = given(fields, "array") {
         options.array = Some(array_of(array)?);
     }
@@ -246,6 +267,39 @@ mod tests {
         assert_eq!((spec.cpus, spec.mem_bytes, spec.name.as_str()), (2, 1 << 30, "echo"));
         assert_eq!(line("  "), Ok(None));
         assert_eq!(line("# note"), Ok(None));
+    }
+
+    #[test]
+    fn what_show_prints_can_be_submitted_again() {
+        let shown = v1::Task {
+            job: 7,
+            command: vec![b"true".to_vec()],
+            dir: b"/d".to_vec(),
+            queue: "default".to_owned(),
+            state: "PEND".to_owned(),
+            cpus: 1,
+            retries: 2,
+            decided_wall_ms: Some(1),
+            array: Some(v1::ArrayView {
+                tasks: "0-9:3".to_owned(),
+                limit: Some(2),
+                ..v1::ArrayView::default()
+            }),
+            ..v1::Task::default()
+        };
+        let spec = line(&crate::render::task_line(&shown)).unwrap().unwrap().spec.unwrap();
+        assert_eq!((spec.argv, spec.retries), (vec![b"true".to_vec()], 2));
+        assert_eq!(spec.array.unwrap().limit, Some(2));
+    }
+
+    #[test]
+    fn retries_and_holds_are_read() {
+        let text = r#"{"command":["x"],"retries":3,"retry_on":["lost","signal"],"hold":true}"#;
+        let spec = line(text).unwrap().unwrap().spec.unwrap();
+        let kinds = [v1::ExitKind::Signal, v1::ExitKind::Lost].map(|kind| kind as i32);
+        assert_eq!((spec.retries, spec.retry_on, spec.hold), (3, kinds.to_vec(), true));
+        let wrong = line(r#"{"command":["x"],"retry_on":["cancelled"]}"#).unwrap_err();
+        assert!(wrong.contains("no such end"), "{wrong}");
     }
 
     #[test]

@@ -14,3 +14,4 @@ mod words;
 
 pub use events::events;
 pub use explain::{Sight, Word, explain};
+pub use words::duration as duration_words;

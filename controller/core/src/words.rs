@@ -24,7 +24,7 @@ pub(crate) fn job_name(spec: &v1::JobSpec) -> String {
 }
 
 /// A duration: `0.4s`, `1m09s`, `2h05m`, `3d04h`.
-pub(crate) fn duration(ms: u64) -> String {
+pub fn duration(ms: u64) -> String {
     let s = ms / 1000;
     match s {
         0..10 if ms % 1000 >= 100 => format!("{s}.{}s", ms % 1000 / 100),

@@ -1,11 +1,12 @@
 //! The Cluster service (design 5): what operators ask.
 
+use super::convert;
 use super::identity::{Caller, caller};
 use super::server::{Shared, ShutdownRequest, counts_to_wire};
-use super::status::{not_allowed, stopping};
+use super::status::{no_such_node, not_allowed, rejected, several_nodes, stopping, unexpected};
 use crate::clock::ms_since;
 use docket_core::leader::NodeView;
-use docket_core::ledger::{Agent, FactsLost, Ledger};
+use docket_core::ledger::{Agent, FactsLost, Ledger, Outcome};
 use proto::v1;
 use std::collections::BTreeMap;
 use tonic::{Request, Response, Status};
@@ -31,6 +32,21 @@ impl Cluster {
             "this node belongs to {}: only they, root or an admin may end it",
             about.user
         )))
+    }
+
+    /// Id of the agent that has this name, or this id.
+    async fn agent_named(&self, node: String) -> Result<String, Status> {
+        let look = move |view: crate::pump::View<'_>| {
+            let meant = |agent: &&Agent| agent.name() == node || **agent.id() == *node;
+            let found: Vec<String> =
+                view.ledger.agents().filter(meant).map(|agent| agent.id().to_string()).collect();
+            match found.as_slice() {
+                [one] => Ok(one.clone()),
+                [] => Err(no_such_node(&node)),
+                all => Err(several_nodes(&node, all)),
+            }
+        };
+        self.shared.read(look).await?
     }
 
     async fn held(&self) -> Result<u64, Status> {
@@ -88,6 +104,24 @@ impl v1::cluster_server::Cluster for Cluster {
         note_shared_names(&mut nodes);
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(Response::new(v1::ListNodesAnswer { nodes }))
+    }
+
+    async fn confirm_dead(
+        &self,
+        request: Request<v1::ConfirmDeadRequest>,
+    ) -> Answer<v1::ConfirmDeadAnswer> {
+        let caller = caller(&request)?;
+        let v1::ConfirmDeadRequest { request_id, node } = request.into_inner();
+        let request_id = convert::request_key(request_id, false)?;
+        let agent_id = self.agent_named(node).await?;
+        let by = Some(convert::requester(&caller));
+        let command = v1::ConfirmDeadCommand { by, request_id, agent_id };
+        let kind = v1::command::Kind::ConfirmDead(command);
+        match self.shared.propose(kind, Vec::new()).await?.outcome {
+            Outcome::Proven { count } => Ok(Response::new(v1::ConfirmDeadAnswer { proven: count })),
+            Outcome::Rejected(rejection) => Err(rejected(&rejection)),
+            other => Err(unexpected(&other)),
+        }
     }
 
     async fn shutdown(&self, request: Request<v1::ShutdownRequest>) -> Answer<v1::ShutdownAnswer> {

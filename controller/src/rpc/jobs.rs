@@ -9,7 +9,7 @@ use super::server::{Shared, conceal, in_time};
 use super::status::{answer_too_large, code_number, rejected, unexpected};
 use super::{cancel, list, wait};
 use crate::proposer::{Accepted, Pending};
-use docket_core::ledger::{Outcome, Rejection};
+use docket_core::ledger::{Outcome, Rejection, lease_asked};
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use prost::Message as _;
@@ -80,6 +80,15 @@ fn submitted(accepted: Accepted) -> Result<v1::SubmitAnswer, Status> {
     }
 }
 
+/// Said once to whoever submits a job that its node may have to end (design 3).
+fn lease_words(job: u64, lease_ms: u64) -> String {
+    let after = docket_core::duration_words(lease_ms);
+    format!(
+        "job {job} may be tried on another node, so its node ends it after {after} without a controller; \
+         --fence-after proof waits for proof instead"
+    )
+}
+
 fn refused_submit(status: &Status) -> v1::SubmitAnswer {
     v1::SubmitAnswer {
         error: Some(status.message().to_owned()),
@@ -98,9 +107,17 @@ impl v1::jobs_server::Jobs for Jobs {
 
     async fn submit(&self, request: Request<v1::SubmitRequest>) -> Answer<v1::SubmitAnswer> {
         let caller = caller(&request)?;
-        let ValidSubmit { command, blobs } = convert::submit(request.into_inner(), &caller)?;
+        let request = request.into_inner();
+        let spec = request.spec.clone().unwrap_or_default();
+        let ValidSubmit { command, blobs } = convert::submit(request, &caller)?;
         let accepted = self.shared.propose(v1::command::Kind::Submit(command), blobs).await?;
-        Ok(Response::new(submitted(accepted)?))
+        let mut answer = submitted(accepted)?;
+        if spec.retries > 0 {
+            let lease = move |view: crate::pump::View<'_>| lease_asked(&spec, view.ledger.policy());
+            let lease = self.shared.pump.read(lease).await?;
+            answer.warning = lease.map(|ms| lease_words(answer.job, ms)).unwrap_or_default();
+        }
+        Ok(Response::new(answer))
     }
 
     async fn submit_many(

@@ -44,6 +44,22 @@ pub fn output_gone(message: impl Into<String>) -> Status {
     status(Code::NotFound, "output-gone", message)
 }
 
+/// No node has that name.
+pub fn no_such_node(node: &str) -> Status {
+    let message = format!("no node {node}: docket nodes lists them");
+    status(Code::NotFound, "no-such-node", message)
+}
+
+/// Several nodes have that name.
+pub fn several_nodes(node: &str, agents: &[String]) -> Status {
+    let message = format!(
+        "{} nodes are called {node}: name the agent, {}",
+        agents.len(),
+        agents.join(" or ")
+    );
+    status(Code::InvalidArgument, "several-nodes", message)
+}
+
 /// The caller may see the job, and not read what it writes.
 pub fn output_of_another(job: proto::TaskId, user: &str) -> Status {
     let message =

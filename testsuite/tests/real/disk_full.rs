@@ -289,7 +289,7 @@ fn no_room_is_said(world: &World, job: u64) {
         world.ok(&["list"]),
         world.show(job)["message"].to_string(),
     ] {
-        assert!(text.contains("no room on its disk"), "{text}");
+        assert!(text.contains("its disk is full"), "{text}");
         assert!(!text.contains("waits its turn"), "{text}");
     }
 }

@@ -39,6 +39,7 @@ mod kept_output;
 mod limits;
 mod one_directory;
 mod outage;
+mod retries;
 mod service;
 mod start_failures;
 mod streams;

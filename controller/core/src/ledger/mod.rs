@@ -71,6 +71,7 @@ pub use outcome::{
 };
 pub use ranges::Ranges;
 pub use request::RequestId;
+pub use retry::lease_asked;
 pub use state::{Ended, Fence, Grant, Kind, Late, Run, Started, State, StateName, Unknown, Was};
 pub use table::Entry;
 pub use targets::{ARRAY_MAX, ranges};

@@ -54,6 +54,14 @@ impl Job {
     }
 }
 
+/// How long without a leader the node of an attempt of such a job waits before it ends it, in ms: only
+/// what may be tried again without its node's word has a lease. `None`: it has none.
+pub fn lease_asked(spec: &v1::JobSpec, policy: &v1::Policy) -> Option<u64> {
+    let unseen = retries_on(spec, ExitKind::Lost) || retries_on(spec, ExitKind::AgentDied);
+    let leased = spec.retries > 0 && unseen && !spec.fence_proof;
+    leased.then(|| spec.fence_after_ms.unwrap_or(policy.fence_after_ms))
+}
+
 fn retries_on(spec: &v1::JobSpec, kind: ExitKind) -> bool {
     match kind {
         ExitKind::Unspecified | ExitKind::Cancelled | ExitKind::DependencyFailed => false,
