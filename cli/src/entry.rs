@@ -108,6 +108,8 @@ async fn ask(context: &Context, command: Option<&Command>) -> Result<u8, Failure
         Some(Command::Explain(args)) => commands::explain(context, args).await,
         Some(Command::Events(args)) => commands::events(context, args).await,
         Some(Command::Nodes(args)) => commands::nodes(context, args).await,
+        Some(Command::Drain(args)) => commands::drain(context, args).await,
+        Some(Command::Undrain(args)) => commands::undrain(context, args).await,
         Some(Command::Down(args)) => commands::down(context, args).await,
         Some(Command::Doctor(args)) => commands::doctor(context, args).await,
         Some(Command::Cluster(ClusterCommand::Status { output })) => {

@@ -99,10 +99,8 @@ const SLURM_COMMANDS: [(&str, &str); 9] = [
 
 /// Commands that the contract names and this version does not have, each behind the command that
 /// it belongs to, with what does the same now.
-const LATER_COMMANDS: [(&str, &str, &str); 13] = [
+const LATER_COMMANDS: [(&str, &str, &str); 11] = [
     ("", "retry", "submit it again: docket show -o jsonl ID | docket submit --from -"),
-    ("", "drain", "end the node's agent; its jobs go on under their keeper"),
-    ("", "undrain", "no node is drained"),
     ("", "top", "docket list shows the jobs, docket nodes the nodes"),
     ("cluster", "set", "the policy stays that of the first start's configuration"),
     ("cluster", "add", "there is one controller"),

@@ -13,7 +13,8 @@ pub use jobs::{
     WaitArgs,
 };
 pub use operate::{
-    ClusterCommand, CompletionsArgs, ConfigArgs, DoctorArgs, NodesArgs, NodesCommand, WalCommand,
+    ClusterCommand, CompletionsArgs, ConfigArgs, DoctorArgs, DrainArgs, NodesArgs, NodesCommand,
+    UndrainArgs, WalCommand,
 };
 pub use roles::{AgentArgs, ControllerArgs, DownArgs, Stage, UpArgs};
 pub use submit::{Disconnect, JobOptions, OpenMode, RunArgs, SubmitArgs};
@@ -97,6 +98,10 @@ pub enum Command {
     Events(EventsArgs),
     /// Show the nodes, their state and what they run
     Nodes(NodesArgs),
+    /// Keep new jobs from nodes; what runs there goes on
+    Drain(DrainArgs),
+    /// Let new jobs go to drained nodes again
+    Undrain(UndrainArgs),
     /// Start a node here: one controller and one agent in one process
     Up(UpArgs),
     /// End the node that runs here; its jobs go on

@@ -29,6 +29,25 @@ pub enum NodesCommand {
     },
 }
 
+/// `docket drain`.
+#[derive(Debug, Args)]
+pub struct DrainArgs {
+    /// Names of nodes, or their agents' ids
+    #[arg(required = true, value_name = "NODE")]
+    pub nodes: Vec<String>,
+    /// Why, for people
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub reason: String,
+}
+
+/// `docket undrain`.
+#[derive(Debug, Args)]
+pub struct UndrainArgs {
+    /// Names of nodes, or their agents' ids
+    #[arg(required = true, value_name = "NODE")]
+    pub nodes: Vec<String>,
+}
+
 /// `docket config`.
 #[derive(Debug, Args)]
 pub struct ConfigArgs {

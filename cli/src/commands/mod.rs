@@ -43,7 +43,7 @@ pub use explain::{events, explain};
 pub use home::home;
 pub use list::list;
 pub use logs::logs;
-pub use nodes::{cluster_status, nodes};
+pub use nodes::{cluster_status, drain, nodes, undrain};
 pub use run::run;
 pub use show::show;
 pub use submit::submit;

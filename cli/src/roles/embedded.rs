@@ -153,7 +153,7 @@ async fn joined(client: &Client, name: &str) -> bool {
             let nodes = same.list_nodes(ListNodesRequest {}).await;
             if let (Ok(status), Ok(nodes)) = (leads, nodes) {
                 let nodes = nodes.into_inner().nodes;
-                let up = nodes.iter().any(|node| node.name == name && node.state == "up");
+                let up = nodes.iter().any(|node| node.name == name && is_here(&node.state));
                 if up && status.into_inner().leader != 0 {
                     return;
                 }
@@ -261,4 +261,9 @@ async fn held(client: &mut Client) -> Vec<u64> {
             return found;
         }
     }
+}
+
+/// Whether a node of that state has joined, drained or not.
+fn is_here(state: &str) -> bool {
+    matches!(state, "up" | "drained")
 }

@@ -106,6 +106,21 @@ impl v1::cluster_server::Cluster for Cluster {
         Ok(Response::new(v1::ListNodesAnswer { nodes }))
     }
 
+    async fn drain(&self, request: Request<v1::DrainRequest>) -> Answer<v1::DrainAnswer> {
+        let caller = caller(&request)?;
+        let v1::DrainRequest { request_id, node, reason, undrain } = request.into_inner();
+        convert::reason(&reason)?;
+        let request_id = convert::request_key(request_id, false)?;
+        let agent_id = self.agent_named(node).await?;
+        let by = Some(convert::requester(&caller));
+        let command = v1::DrainCommand { by, request_id, agent_id, reason, undrain };
+        match self.shared.propose(v1::command::Kind::Drain(command), Vec::new()).await?.outcome {
+            Outcome::Drained { held } => Ok(Response::new(v1::DrainAnswer { held })),
+            Outcome::Rejected(rejection) => Err(rejected(&rejection)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     async fn confirm_dead(
         &self,
         request: Request<v1::ConfirmDeadRequest>,
@@ -143,7 +158,8 @@ fn note_shared_names(nodes: &mut [v1::Node]) {
     let (mut all, mut up) = (BTreeMap::<String, u32>::new(), BTreeMap::<String, u32>::new());
     for node in nodes.iter() {
         *all.entry(node.name.clone()).or_default() += 1;
-        *up.entry(node.name.clone()).or_default() += u32::from(node.state == "up");
+        *up.entry(node.name.clone()).or_default() +=
+            u32::from(matches!(node.state.as_str(), "up" | "drained"));
     }
     let several = |counts: &BTreeMap<String, u32>, node: &v1::Node| {
         counts.get(&node.name).is_some_and(|count| *count > 1)

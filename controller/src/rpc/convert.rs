@@ -3,7 +3,7 @@
 
 use super::edit::Edit;
 use super::identity::Caller;
-use docket_core::ledger::{ARRAY_MAX, Ranges, StateName};
+use docket_core::ledger::{ARRAY_MAX, DRAIN_REASON_MAX, Ranges, StateName};
 use prost::Message as _;
 use proto::{JobId, TaskId, v1};
 use std::collections::BTreeSet;
@@ -447,6 +447,11 @@ pub fn selection(request: &v1::CancelRequest) -> Result<Selection, Invalid> {
         (true, false) => Err(invalid("cancel", "no job", "ids, or --user, --name, --state, --all")),
         (false, true) => Err(invalid("cancel", "ids and a selection", "one of them")),
     }
+}
+
+/// Checks why a node is drained: it stands in tables.
+pub fn reason(reason: &str) -> Result<(), Invalid> {
+    text("--reason", reason, DRAIN_REASON_MAX)
 }
 
 /// Checks a page of orphans: those after this position, at most so many.

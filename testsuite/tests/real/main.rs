@@ -28,6 +28,7 @@ mod bounded_output;
 mod cancel;
 mod directory_away;
 mod disk_full;
+mod drain;
 mod durable;
 mod ends;
 mod environment;

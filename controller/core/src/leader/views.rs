@@ -49,7 +49,12 @@ pub(super) fn all(reign: &Reign, ledger: &Ledger, now: u64) -> Vec<NodeView> {
                 last_word_ms: life.and_then(|life| life.last_word_ms(now)),
                 reachable: reachable.contains(&**agent.id()),
                 refuses: life.filter(|life| !life.is_lost()).and_then(Life::refuses),
-                notes: notes(life, session),
+                notes: agent
+                    .drained()
+                    .map(|drained| drained.words())
+                    .into_iter()
+                    .chain(notes(life, session))
+                    .collect(),
             }
         })
         .collect()
@@ -63,6 +68,7 @@ fn state(agent: &Agent, life: Option<&Life>, session: Option<&Session>) -> NodeS
     match life.map(|life| life.pulse) {
         Some(super::life::Pulse::Lost { cause: DownCause::Silence, .. }) => NodeState::Silent,
         Some(super::life::Pulse::Lost { .. }) => NodeState::Down,
+        _ if session.is_some() && agent.drained().is_some() => NodeState::Drained,
         _ if session.is_some() => NodeState::Up,
         _ if dead => NodeState::Down,
         _ => NodeState::Silent,

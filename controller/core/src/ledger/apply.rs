@@ -87,6 +87,7 @@ impl Ledger {
             Some(Kind::Priority(priority)) => self.prioritise(priority),
             Some(Kind::ConfirmDead(confirm)) => self.confirm_dead(confirm),
             Some(Kind::Fenced(fenced)) => self.fenced(fenced),
+            Some(Kind::Drain(drain)) => self.drain_node(drain),
             Some(Kind::ArrayLimit(limit)) => self.limit_arrays(limit),
         };
         self.drain();

@@ -92,6 +92,11 @@ pub(super) fn agent_image(agent: &Agent) -> v1::ImageAgent {
             order: fault.order.0,
         }),
         confirms: edit_images(&agent.confirms),
+        drained: agent.drained.as_ref().map(|drained| v1::ImageDrained {
+            user: drained.by.number,
+            reason: drained.reason.to_string(),
+            wall_ms: drained.wall_ms,
+        }),
         confirm_floor_wall_ms: agent.confirms.floor_wall_ms,
         facts_lost: agent.facts_lost.map(|lost| v1::ImageFactsLost {
             from: lost.from.0,

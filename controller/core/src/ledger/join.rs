@@ -63,9 +63,9 @@ impl Ledger {
         let known = self.agents.remove(&id);
         let (high, facts_lost) = standing(known.as_ref(), join, &journal);
         let bygone = bygone(known.as_ref(), join, &journal, self.order);
-        let (fault, confirms, boot) = match known {
-            Some(known) => (known.fault, known.confirms, known.boot),
-            None => (None, Edits::default(), Arc::default()),
+        let (fault, confirms, boot, drained) = match known {
+            Some(known) => (known.fault, known.confirms, known.boot, known.drained),
+            None => (None, Edits::default(), Arc::default(), None),
         };
         // Shared by the attempts of one boot.
         let boot = if *boot == *join.boot_id { boot } else { join.boot_id.as_slice().into() };
@@ -82,6 +82,7 @@ impl Ledger {
             strays: Vec::new(),
             fault,
             confirms,
+            drained,
             facts_lost,
             bygone,
             ids_then: None,

@@ -36,6 +36,8 @@ pub(super) enum Verb {
     /// Of several tasks at once.
     Cancel,
     ArrayLimit,
+    Drain,
+    Undrain,
 }
 
 /// The newest requests, oldest first.
@@ -48,7 +50,7 @@ pub(super) struct Edits {
 
 impl Verb {
     /// Every verb, in order of its code in images, from 1.
-    pub const ALL: [Verb; 9] = [
+    pub const ALL: [Verb; 11] = [
         Verb::Hold,
         Verb::Release,
         Verb::Suspend,
@@ -58,6 +60,8 @@ impl Verb {
         Verb::ConfirmDead,
         Verb::Cancel,
         Verb::ArrayLimit,
+        Verb::Drain,
+        Verb::Undrain,
     ];
 }
 

@@ -1,5 +1,6 @@
 //! A node as the ledger knows it: its agent, the session that counts, its journal, its troubles.
 
+use super::drain::Drained;
 use super::memory::Edits;
 use proto::{AttemptId, JobId, OrderId, Seq, v1};
 use std::collections::BTreeSet;
@@ -20,6 +21,7 @@ pub struct Agent {
     pub(super) strays: Vec<AttemptId>,
     pub(super) fault: Option<NodeFault>,
     pub(super) confirms: Edits,
+    pub(super) drained: Option<Drained>,
     pub(super) facts_lost: Option<FactsLost>,
     pub(super) bygone: Option<Bygone>,
     /// The next id when the first term since its newest join began. If an older copy of the log was
@@ -222,6 +224,11 @@ impl Agent {
     /// Since when, wall ms.
     pub fn since_wall_ms(&self) -> u64 {
         self.since_wall_ms
+    }
+
+    /// Who keeps new tasks from it, and why.
+    pub fn drained(&self) -> Option<&Drained> {
+        self.drained.as_ref()
     }
 
     /// Attempts it has of which the ledger knows nothing, of its newest manifest.

@@ -85,6 +85,11 @@ pub enum Outcome {
         /// How many.
         count: u64,
     },
+    /// The node is drained, or is not any more; so many attempts are there.
+    Drained {
+        /// How many.
+        held: u64,
+    },
     /// The command was true when proposed and is not any more; nothing was done.
     Stale {
         /// What changed.

@@ -173,6 +173,7 @@ impl Reader {
             strays: image.strays.iter().map(attempt).collect::<Result<_, _>>()?,
             fault: image.fault.map(fault).transpose()?,
             confirms: self.edits(&image.confirms, image.confirm_floor_wall_ms)?,
+            drained: image.drained.map(|drained| self.drained(&drained)).transpose()?,
             facts_lost: image.facts_lost.map(|lost| FactsLost {
                 from: Seq(lost.from),
                 to: Seq(lost.to),

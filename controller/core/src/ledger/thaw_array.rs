@@ -1,6 +1,8 @@
-//! Reading an array back from an image: its shared records first, then those of single tasks.
+//! Reading an array back from an image: its shared records first, then those of single tasks; and what
+//! was done to a node.
 
 use super::array::Array;
+use super::drain::Drained;
 use super::job::Job;
 use super::ranges::Ranges;
 use super::table::Slot;
@@ -18,6 +20,11 @@ pub(super) struct OpenArray {
 }
 
 impl Reader {
+    pub(super) fn drained(&self, image: &v1::ImageDrained) -> Result<Drained, Broken> {
+        let (by, reason) = (self.user(image.user)?, image.reason.as_str().into());
+        Ok(Drained { by, reason, wall_ms: image.wall_ms })
+    }
+
     pub(super) fn array(&mut self, image: &v1::ImageArray) -> Result<(), Broken> {
         let head = image.head.as_ref().ok_or("an array without head")?;
         let head = self.whole_job(head)?;

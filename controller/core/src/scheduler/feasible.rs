@@ -31,6 +31,11 @@ pub enum Refusal {
         /// How much it has in all.
         has: u64,
     },
+    /// It gets no new tasks until it is undrained.
+    Drained {
+        /// By whom and why.
+        why: String,
+    },
     /// It has a fault and is tried again later.
     KeptOut {
         /// The step that failed.
@@ -94,8 +99,8 @@ pub fn id_taken(agent: &Agent, job: JobId) -> Option<Refusal> {
 type Constraint = fn(&Ask, &Agent, &Free, u64) -> Option<Refusal>;
 
 /// In this order: what will never be before what is not now.
-const CONSTRAINTS: [Constraint; 6] =
-    [named, labelled, large_enough, not_kept_out, not_on_trial, free_enough];
+const CONSTRAINTS: [Constraint; 7] =
+    [named, labelled, large_enough, not_drained, not_kept_out, not_on_trial, free_enough];
 
 /// The first reason why the node does not take the ask at that led time; `None`: it does.
 pub fn feasible(ask: &Ask, agent: &Agent, free: &Free, led_ms: u64) -> Option<Refusal> {
@@ -122,6 +127,10 @@ fn large_enough(ask: &Ask, agent: &Agent, _: &Free, _: u64) -> Option<Refusal> {
     };
     let (what, asked, has) = shortage(ask, &all)?;
     Some(Refusal::TooSmall { what, asked, has })
+}
+
+fn not_drained(_: &Ask, agent: &Agent, _: &Free, _: u64) -> Option<Refusal> {
+    agent.drained().map(|drained| Refusal::Drained { why: drained.words() })
 }
 
 fn not_kept_out(_: &Ask, agent: &Agent, _: &Free, led_ms: u64) -> Option<Refusal> {
@@ -189,6 +198,7 @@ impl fmt::Display for Refusal {
                 let (asked, has) = (what.amount(*asked), what.amount(*has));
                 write!(f, "{what}: {asked} asked, {has} in all")
             }
+            Refusal::Drained { why } => f.write_str(why),
             Refusal::KeptOut { step, message, left_ms } => {
                 let left = words::duration(*left_ms);
                 write!(f, "kept out after {step}: {message}; tried again in {left}")

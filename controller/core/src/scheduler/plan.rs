@@ -176,6 +176,7 @@ fn summary(nodes: &[NodeVerdict]) -> String {
         None => (0, 0),
         Some(Refusal::Busy { free, .. }) => (1, u64::MAX - free),
         Some(Refusal::IdTaken { .. } | Refusal::OnTrial { .. }) => (2, 0),
+        Some(Refusal::Drained { .. }) => (3, 1),
         Some(Refusal::KeptOut { left_ms, .. }) => (2, *left_ms),
         Some(Refusal::TakesNone { .. } | Refusal::Unreachable { .. }) => (3, 0),
         Some(Refusal::TooSmall { asked, has, .. }) => (4, 1_000 - permille(*has, *asked)),
