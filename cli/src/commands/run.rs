@@ -16,9 +16,16 @@ use std::time::Duration;
 /// A node that `run` started ends by itself after this time without jobs and clients.
 const IDLE_EXIT: Duration = Duration::from_secs(600);
 
+/// `run` shows one output and exits as one job did.
+const ARRAY: &str = "an array has an output and an exit code for each task: docket submit -a … -W waits for \
+     all, docket logs ID_N shows one";
+
 /// Runs a job from its submit to its end.
 pub async fn run(context: &Context, args: &RunArgs) -> Result<u8, Failure> {
     let (work, options) = work(context, "run", &args.words, &args.job)?;
+    if options.array.is_some() {
+        return Err(Failure::Usage(ARRAY.to_owned()));
+    }
     let here = Here::now(&options)?;
     let stdin = stdin(&options, Unasked::Passed).await?;
     let request = build(&options, &work, &here, stdin, request_id())?;

@@ -40,6 +40,10 @@ fn each_task_of_an_array_runs_with_its_number_and_ends_with_its_own_code() {
     assert_eq!(ran.code, Some(66), "{}", ran.describe());
     assert!(ran.err().contains("its tasks are 0-6:3,7"), "{}", ran.err());
     assert_eq!(counts(&world, job), serde_json::json!({"DONE": 1, "EXIT": 3}));
+    let ran = world.docket(&["logs", &id]);
+    assert!(ran.err().contains(&format!("name one of its tasks, as {job}_N")), "{}", ran.err());
+    let ran = world.docket(&["run", "-a", "0-3", "--", "true"]);
+    assert!(ran.code == Some(2) && ran.err().contains("docket submit -a"), "{}", ran.describe());
     let folded = world.ok(&["list"]);
     assert_eq!(folded.lines().filter(|line| line.starts_with(&id)).count(), 1, "{folded}");
     let each: Vec<String> = world.ok(&["list", "-o", "jsonl"]).lines().map(str::to_owned).collect();
