@@ -116,6 +116,12 @@ impl Array {
         self.total
     }
 
+    /// Records that its tasks need: what it counts for where the ended ones are limited.
+    pub(super) fn weight(&self) -> u64 {
+        let own: usize = self.own.values().map(|page| page.len()).sum();
+        (self.groups.len() + own) as u64
+    }
+
     /// Its task numbers, gathered from all records.
     pub fn numbers(&self) -> Ranges {
         let shared = self.groups.iter().flat_map(|group| group.members.stretches());

@@ -56,7 +56,7 @@ pub(super) struct Indexes {
     pub counts: BTreeMap<StateName, u64>,
     /// Queued tasks, also those of arrays whose limit is reached.
     pub queued: u64,
-    /// Tasks of the jobs that have ended.
+    /// Records of the jobs that have ended: one of a plain job, of an array as many as its tasks need.
     pub completed: u64,
 }
 
@@ -123,7 +123,7 @@ impl Indexes {
         if array.terminal() {
             let (led_ms, position) = array.last_end();
             self.ended.insert((led_ms, position, array.id()));
-            self.completed += array.total();
+            self.completed += array.weight();
         }
     }
 
@@ -136,7 +136,7 @@ impl Indexes {
         if array.terminal() {
             let (led_ms, position) = array.last_end();
             self.ended.remove(&(led_ms, position, array.id()));
-            self.completed -= array.total();
+            self.completed -= array.weight();
         }
     }
 

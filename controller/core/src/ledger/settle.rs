@@ -15,6 +15,9 @@ use std::sync::Arc;
 /// (design 3, Fences and retries).
 pub(super) const NODE_FAULTS_MAX: u32 = 5;
 
+/// An array that ended is kept so long at least, in led ms, however many tasks it has.
+const ARRAY_KEPT_MS: u64 = 60_000;
+
 /// Most evictions beside one command, so that no entry takes long; a Tick does the rest.
 const EVICTIONS_PER_COMMAND: u32 = 1000;
 
@@ -140,13 +143,28 @@ impl Ledger {
     /// Lets the least recently finished jobs go while there are more than `max_completed`.
     pub(super) fn evict_beyond_limit(&mut self) {
         for _ in 0..EVICTIONS_PER_COMMAND {
-            if self.completed() <= self.policy.max_completed || !self.evict_oldest() {
+            let due = self.limit_evicts_at().is_some_and(|due| due <= self.led_ms);
+            if !due || !self.evict_oldest() {
                 return;
             }
         }
     }
 
-    /// Tasks of jobs that have ended and are kept.
+    /// When the job that ended first has to make room, in led ms; `None`: there is room. A large array
+    /// may be more than the limit alone: it stays for whoever waits for it, and until another job ends.
+    pub(super) fn limit_evicts_at(&self) -> Option<u64> {
+        let (ended_led_ms, _, id) = *self.index.ended.first()?;
+        if self.completed() <= self.policy.max_completed {
+            return None;
+        }
+        match self.array(id) {
+            Some(_) if self.index.ended.len() == 1 => None,
+            Some(_) => Some(ended_led_ms.saturating_add(ARRAY_KEPT_MS)),
+            None => Some(self.led_ms),
+        }
+    }
+
+    /// Records of jobs that have ended and are kept.
     pub(super) fn completed(&self) -> u64 {
         self.index.completed
     }

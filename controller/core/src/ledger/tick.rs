@@ -99,10 +99,8 @@ impl Ledger {
 
     fn next_retention(&self) -> Option<u64> {
         let (ended, _, _) = self.index.ended.first()?;
-        if self.completed() > self.policy.max_completed {
-            return Some(self.led_ms);
-        }
-        Some(ended.saturating_add(self.policy.job_ttl_ms))
+        let old = ended.saturating_add(self.policy.job_ttl_ms);
+        Some(self.limit_evicts_at().map_or(old, |due| due.min(old)))
     }
 
     fn next_forgetting(&self) -> Option<u64> {

@@ -230,3 +230,31 @@ fn what_cannot_be_an_array_is_refused_by_name() {
     let numbers = world.ledger.array(job).map(|array| array.numbers().clone());
     assert_eq!(numbers, Some(Ranges::of([(0, 0), (4, 6), (10, 10)])), "each number once");
 }
+
+#[test]
+fn an_array_of_more_tasks_than_may_be_kept_stays_for_who_waits_for_it() {
+    let mut world = World::with_node();
+    let policy = v1::Policy { max_completed: 3, ..v1::Policy::default() };
+    let configure = v1::ConfigureCommand { policy: Some(policy), ..Default::default() };
+    world.apply(Command::Configure(configure));
+    let job = array(&mut world, 4, None);
+    give(&mut world);
+    for number in 0..5 {
+        end(&mut world, task(job, number), 0);
+    }
+    assert!(!world.ledger.evicted(job), "five ended tasks, and three may be kept");
+    world.pass(600_000);
+    world.tick();
+    assert!(!world.ledger.evicted(job), "nothing else has ended");
+    let other = world.submit();
+    give(&mut world);
+    end(&mut world, other.into(), 0);
+    assert!(
+        world.ledger.evicted(job) && !world.ledger.evicted(other),
+        "it makes room for the next"
+    );
+    // Of a million that share a record one is kept.
+    let many = array(&mut world, 999_999, None);
+    cancel(&mut world, vec![many.0], vec![], "c1");
+    assert!(!world.ledger.evicted(many) && !world.ledger.evicted(other));
+}
