@@ -144,6 +144,7 @@ pub fn rejected(rejection: &Rejection) -> Status {
         Rejection::WrongState { .. } => (Code::FailedPrecondition, "wrong-state"),
         Rejection::KeyReused { .. } => (Code::AlreadyExists, "key-reused"),
         Rejection::RequestExpired => (Code::FailedPrecondition, "request-expired"),
+        Rejection::OverMaxTime { .. } => (Code::InvalidArgument, "over-max-time"),
         Rejection::NotAnArray { .. } => (Code::InvalidArgument, "not-an-array"),
         Rejection::NoSuchTask { .. } => (Code::NotFound, "no-such-task"),
         Rejection::Malformed { .. } => (Code::InvalidArgument, "invalid-argument"),

@@ -35,7 +35,7 @@ impl Ledger {
         if let Some(what) = session_changed(agent, command) {
             return Ok(stale(what));
         }
-        let ask = &job.spec.ask;
+        let ask = job.ask();
         let free = Free::of(agent, self);
         let refusal =
             feasible(ask, agent, &free, self.led_ms).or_else(|| id_taken(agent, attempt.task.job));

@@ -230,7 +230,7 @@ impl Ledger {
     /// Makes the reporter's attempt the job's present one (design 4, restore). Order 0: older than
     /// any join, so that the next manifest judges it.
     pub(super) fn adopt(&mut self, by: &Reporter, token: v1::Token, id: TaskId) {
-        let Some(ask) = self.jobs.task(id).map(|job| Arc::clone(&job.spec.ask)) else { return };
+        let Some(ask) = self.jobs.task(id).map(|job| Arc::clone(job.ask())) else { return };
         let newest = self.agents.get(&by.agent).map(|agent| agent.incarnation());
         let grant = Grant {
             agent: Arc::clone(&by.agent),

@@ -6,6 +6,7 @@ use super::cause::{Cause, Proof, What, Who};
 use super::deferred::Deferred;
 use super::exit::ExitReason;
 use super::job::Job;
+use super::limit::changes_image;
 use super::memory::{Edit, Edits, Verb};
 use super::node::{Agent, DownWhy, Session};
 use super::state::{Ended, Fence, Grant, Kind, Late, Started, State};
@@ -179,6 +180,8 @@ fn job_image(job: &Job) -> v1::ImageJob {
         attempt: job.attempt,
         priority: job.priority,
         node_faults: job.node_faults,
+        time_limit_ms: job.time_limit_ms(),
+        changes: changes_image(job),
         fence: job.fence().map(fence_image),
         retried: job.retried,
         edits: job.edits.as_deref().map(edit_images).unwrap_or_default(),

@@ -160,15 +160,15 @@ impl Indexes {
 
     fn enqueue(&mut self, job: &Job, place: Place) {
         self.queue.insert(place);
-        self.classes.entry(Arc::clone(&job.spec.ask)).or_default().insert(place);
+        self.classes.entry(Arc::clone(job.ask())).or_default().insert(place);
     }
 
     fn dequeue(&mut self, job: &Job, place: Place) {
         self.queue.remove(&place);
-        if let Some(class) = self.classes.get_mut(&job.spec.ask) {
+        if let Some(class) = self.classes.get_mut(job.ask()) {
             class.remove(&place);
             if class.is_empty() {
-                self.classes.remove(&job.spec.ask);
+                self.classes.remove(job.ask());
             }
         }
     }

@@ -1,12 +1,14 @@
 //! A job as the ledger keeps it: what was asked, where it stands, and why.
 
-use super::blobs::{Blob, Spec};
+use super::blobs::{Ask, Blob, Spec};
 use super::cause::{CAUSES_MAX, Cause, What};
 use super::memory::Edits;
 use super::request::RequestId;
 use super::state::{Grant, Kind, Started, State, StateName};
 use super::users::User;
+use crate::words;
 use proto::{AttemptId, JobId, OrderId, TaskId, v1};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 /// One job. Everything large in it is shared with its equals.
@@ -27,6 +29,9 @@ pub struct Job {
     pub(super) state: State,
     pub(super) attempt: u32,
     pub(super) priority: i32,
+    /// Its time limit in force, ms.
+    pub(super) limit_ms: Option<NonZeroU64>,
+    pub(super) changes: Option<Box<Changes>>,
     pub(super) node_faults: u32,
     pub(super) retried: u32,
     pub(super) user_key: bool,
@@ -34,6 +39,13 @@ pub struct Job {
     pub(super) edits: Option<Box<Edits>>,
     pub(super) causes: Vec<Cause>,
     pub(super) causes_dropped: u64,
+}
+
+/// What `docket set` changed of what was asked at the submit.
+#[derive(Clone, Default, PartialEq, Debug)]
+pub(super) struct Changes {
+    pub name: Option<Arc<str>>,
+    pub ask: Option<Arc<Ask>>,
 }
 
 /// What people asked for that its node has to carry out.
@@ -118,6 +130,25 @@ impl Job {
     /// What to run.
     pub fn spec(&self) -> &v1::JobSpec {
         &self.spec.spec
+    }
+
+    /// Its name, as `docket set` changed it, or as it was submitted.
+    pub fn name(&self) -> String {
+        match self.changes.as_ref().and_then(|changes| changes.name.as_ref()) {
+            Some(name) => name.to_string(),
+            None => words::job_name(self.spec()),
+        }
+    }
+
+    /// What it asks of a node, as `docket set` changed it, or as it was submitted.
+    pub fn ask(&self) -> &Arc<Ask> {
+        let changed = self.changes.as_ref().and_then(|changes| changes.ask.as_ref());
+        changed.unwrap_or(&self.spec.ask)
+    }
+
+    /// Its time limit in force, in ms of wall time without suspensions; `None`: it has none.
+    pub fn time_limit_ms(&self) -> Option<u64> {
+        self.limit_ms.map(NonZeroU64::get)
     }
 
     /// The same, encoded as submitted.

@@ -34,6 +34,7 @@ mod facts;
 mod fence;
 mod ids;
 mod join;
+mod limit;
 mod loss;
 mod manifest;
 mod retry;

@@ -2,6 +2,7 @@
 
 use super::ranges::Ranges;
 use super::state::StateName;
+use crate::words;
 use proto::{AttemptId, JobId, Seq, TaskId, v1};
 use std::sync::Arc;
 
@@ -164,6 +165,14 @@ pub enum Rejection {
         /// `max_queue`, in tasks.
         limit: u64,
     },
+    /// The time limit is above what the cluster allows.
+    #[error("{}", over_max_time(*asked_ms, *max_ms))]
+    OverMaxTime {
+        /// What was asked for, ms; `None`: no limit.
+        asked_ms: Option<u64>,
+        /// `max_time`, ms.
+        max_ms: u64,
+    },
     /// The id was never given.
     #[error("no job {job}: the newest is {newest}")]
     NoSuchJob {
@@ -323,6 +332,19 @@ impl CancelResult {
             error_code: 0,
             tasks: self.tasks.as_ref().map(Ranges::to_string),
         }
+    }
+}
+
+fn over_max_time(asked_ms: Option<u64>, max_ms: u64) -> String {
+    let max = words::duration(max_ms);
+    match asked_ms {
+        Some(asked) => {
+            let asked = words::duration(asked);
+            format!(
+                "a time limit of {asked} is above what is allowed here: at most {max} (max_time)"
+            )
+        }
+        None => format!("a time limit is needed here: at most {max} (max_time)"),
     }
 }
 

@@ -41,8 +41,8 @@ pub(super) fn judge(policy: &Policy) -> Result<Policy, Rejection> {
         job_ttl_ms: or(policy.job_ttl_ms, default.job_ttl_ms),
         max_completed: or(policy.max_completed, default.max_completed),
         fence_after_ms: or(policy.fence_after_ms, default.fence_after_ms),
-        default_time_ms: policy.default_time_ms,
-        max_time_ms: policy.max_time_ms,
+        default_time_ms: policy.default_time_ms.filter(|ms| *ms > 0),
+        max_time_ms: policy.max_time_ms.filter(|ms| *ms > 0),
     };
     if judged.fence_after_ms <= judged.heartbeat_timeout_ms {
         return Err(Rejection::malformed(
@@ -52,6 +52,12 @@ pub(super) fn judge(policy: &Policy) -> Result<Policy, Rejection> {
                 judged.fence_after_ms, judged.heartbeat_timeout_ms
             ),
         ));
+    }
+    if let (Some(default), Some(max)) = (judged.default_time_ms, judged.max_time_ms)
+        && default > max
+    {
+        let why = format!("{default} ms is above max_time, {max} ms");
+        return Err(Rejection::malformed("policy.default_time_ms", why));
     }
     Ok(judged)
 }

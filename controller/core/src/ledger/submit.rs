@@ -15,6 +15,7 @@ use super::targets::ranges;
 use super::users::{USER_NAME_MAX, User};
 use proto::mutants::Mutant;
 use proto::{JobId, v1};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 /// Largest encoded specification, in bytes (design 7, Limits).
@@ -42,6 +43,7 @@ struct New {
     array: Option<Ranges>,
     env: Arc<Blob>,
     stdin: Option<Arc<Blob>>,
+    limit_ms: Option<NonZeroU64>,
 }
 
 impl Ledger {
@@ -73,6 +75,7 @@ impl Ledger {
         retry::judge(&spec.spec, &self.policy)?;
         let env = self.blob("env_hash", content.env, blobs)?;
         let stdin = content.stdin.map(|hash| self.blob("stdin_hash", hash, blobs)).transpose()?;
+        let limit_ms = self.limit_at_submit(&spec.spec)?;
         let array = array_of(&spec.spec)?;
         let tasks = array.as_ref().map_or(1, Ranges::len);
         if self.live().saturating_add(tasks) > self.policy.max_queue {
@@ -80,12 +83,13 @@ impl Ledger {
         }
         let user = user.unwrap_or_else(|| self.users.intern(&by.user, by.uid));
         let user_key = command.user_key;
-        let job = self.enter(New { by: user, request, user_key, spec, array, env, stdin });
+        let job =
+            self.enter(New { by: user, request, user_key, spec, array, env, stdin, limit_ms });
         Ok(Outcome::Submitted { job, repeated: false })
     }
 
     fn enter(&mut self, new: New) -> JobId {
-        let New { by, request, user_key, spec, array, env, stdin } = new;
+        let New { by, request, user_key, spec, array, env, stdin, limit_ms } = new;
         let id = self.next_job_id;
         self.next_job_id = JobId(id.0 + 1);
         self.specs.hold(spec.hash, &spec);
@@ -105,6 +109,8 @@ impl Ledger {
                 State::Queued
             },
             priority: spec.spec.priority,
+            limit_ms,
+            changes: None,
             spec,
             env,
             stdin,

@@ -9,6 +9,7 @@ use super::image::IMAGE_FORMAT;
 use super::image_parts::{kind_code, verb_code};
 use super::index::Indexes;
 use super::job::{CancelIntent, Intents, Job, SignalRequest, SuspendIntent};
+use super::limit::{changes_of, limit_of};
 use super::memory::{Edit, Edits, Verb};
 use super::node::{Agent, Bygone, DownWhy, FactsLost, Judging, NodeFault, Session};
 use super::request::RequestId;
@@ -234,7 +235,6 @@ impl Reader {
             id,
             task: None,
             by: self.user(image.user)?,
-            spec,
             env,
             stdin,
             request: RequestId::parse(&image.request_id),
@@ -245,6 +245,8 @@ impl Reader {
             state: self.state(image)?,
             attempt: image.attempt,
             priority: image.priority,
+            limit_ms: limit_of(image, &spec),
+            changes: changes_of(image, &spec),
             node_faults: image.node_faults,
             retried: image.retried,
             user_key: image.user_key,
@@ -252,6 +254,7 @@ impl Reader {
             edits: self.job_edits(image)?,
             causes: image.causes.iter().map(|c| self.cause(c)).collect::<Result<_, _>>()?,
             causes_dropped: image.causes_dropped,
+            spec,
         })
     }
 
@@ -263,6 +266,8 @@ impl Reader {
             state: self.state(image)?,
             attempt: image.attempt,
             priority: image.priority,
+            limit_ms: limit_of(image, &head.spec),
+            changes: changes_of(image, &head.spec),
             node_faults: image.node_faults,
             retried: image.retried,
             intents: self.intents(image)?,

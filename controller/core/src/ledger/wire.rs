@@ -31,7 +31,7 @@ impl Job {
         let mut task = v1::Task {
             job: self.id.0,
             task: self.task,
-            name: words::job_name(spec),
+            name: self.name(),
             user: self.by.name.clone(),
             uid: self.by.uid,
             queue: if spec.queue.is_empty() { "default".to_owned() } else { spec.queue.clone() },
@@ -43,10 +43,10 @@ impl Job {
             submit_wall_ms: self.submit_wall_ms,
             command: spec.argv.clone(),
             dir: spec.dir.clone(),
-            cpus: spec.cpus,
-            mem_bytes: spec.mem_bytes,
-            gpus: spec.gpus,
-            time_limit_ms: spec.time_limit_ms,
+            cpus: self.ask().cpus,
+            mem_bytes: self.ask().mem_bytes,
+            gpus: self.ask().gpus,
+            time_limit_ms: self.time_limit_ms(),
             comment: spec.comment.clone(),
             script: spec.script.is_some(),
             position: self.changed_position,
@@ -109,7 +109,7 @@ impl Job {
                 Some(format!("{KILLED}: {} asked to cancel it", words::user(by)))
             }
             ExitReason::TimeLimit => {
-                let limit = self.spec().time_limit_ms.map(words::duration);
+                let limit = self.time_limit_ms().map(words::duration);
                 let limit = limit.map_or_else(String::new, |limit| format!(" of {limit}"));
                 Some(format!("{KILLED}: its time limit{limit} was reached"))
             }

@@ -134,7 +134,7 @@ pub(crate) fn why_by_ledger(ledger: &Ledger, id: impl Into<TaskId>) -> Option<Wh
 /// `away`: why an agent gets no orders now at all.
 fn why_where(ledger: &Ledger, away: impl Fn(&Agent) -> Option<Refusal>, id: TaskId) -> Option<Why> {
     let job = ledger.job(id).filter(|job| job.kind() == Kind::Queued)?;
-    let ask = &job.interned_spec().ask;
+    let ask = job.ask();
     let mut nodes: Vec<NodeVerdict> = ledger
         .agents()
         .map(|agent| {
