@@ -2,7 +2,7 @@
 //! each is refused with what to write instead.
 
 /// Options of Slurm that docket spells otherwise, or has no use for.
-const SLURM: [(&[&str], &str); 24] = [
+const SLURM: [(&[&str], &str); 23] = [
     (&["--partition"], "docket calls it -p or --queue"),
     (&["--ntasks", "-n"], "a docket job is one command: -c N reserves cpus for it"),
     (&["--nodes", "-N"], "a docket job runs on one node: -w NODE chooses it"),
@@ -26,7 +26,6 @@ const SLURM: [(&[&str], &str); 24] = [
     (&["--account", "-A", "--qos", "-q"], "docket has no accounts: leave it out"),
     (&["--mail-type", "--mail-user"], "docket sends no mail: docket wait ID && …"),
     (&["--requeue", "--no-requeue"], "a job is run again only where you ask for it: --retries N"),
-    (&["--signal"], "a time limit sends SIGTERM, and SIGKILL after --kill-grace"),
     (&["--exclude", "-x"], "choose nodes with --node-label k=v"),
     (&["--licenses", "-L", "--reservation"], "docket has none: leave it out"),
     (&["--time-min"], "give the limit itself: --time DUR"),
@@ -54,15 +53,8 @@ pub fn hint(option: &str) -> Option<String> {
     SLURM.iter().find(|(names, _)| of(names)).map(|(_, hint)| (*hint).to_owned())
 }
 
-/// What `set` will change in a later version; only the priority can be changed now.
-const LATER_SET: [&str; 17] = [
-    "--time",
-    "-t",
-    "--name",
-    "-J",
-    "--cpus",
-    "-c",
-    "--mem",
+/// What `set` does not change.
+const LATER_SET: [&str; 10] = [
     "--gpus",
     "--queue",
     "-p",
@@ -78,8 +70,8 @@ const LATER_SET: [&str; 17] = [
 /// What to do instead of an option that `set` does not have.
 pub fn set_hint(option: &str) -> Option<String> {
     LATER_SET.contains(&option).then(|| {
-        "not in this version of docket: set changes --priority; cancel the job and submit it anew \
-         to change anything else"
+        "set does not change that: it changes --priority, --time, --name, --cpus, --mem and \
+         --array-limit; cancel the job and submit it anew to change anything else"
             .to_owned()
     })
 }

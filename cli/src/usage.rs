@@ -33,7 +33,7 @@ pub fn words(error: &clap::Error) -> String {
         }
         ErrorKind::MissingRequiredArgument => match parent(error).as_str() {
             "cancel" => "cancel what? give job IDs, or --user, --name, --state or --all".to_owned(),
-            "set" => "set what? docket set ID… --priority N, or --array-limit N".to_owned(),
+            "set" => "set what? docket set ID… --time DUR, --priority N, --name, --cpus, --mem or --array-limit".to_owned(),
             "wait" => "wait for what? docket wait ID…; docket list shows the jobs".to_owned(),
             of @ ("show" | "explain" | "events" | "logs" | "hold" | "release" | "suspend"
             | "resume") => {
@@ -224,19 +224,19 @@ mod tests {
 
     #[test]
     fn set_refuses_by_name_what_a_later_version_changes() {
-        for option in ["--time=+1h", "--name=x", "--cpus=4", "-c=4", "--mem=2G"] {
+        for option in ["--gpus=1", "--queue=x", "--node=n1", "-w=n1", "--comment=x"] {
             let text = refused(&format!("docket set 1 --priority 1 {option}"));
             let name = option.split('=').next().unwrap();
-            assert!(text.starts_with(&format!("{name}: not in this version")), "{text}");
+            assert!(text.starts_with(&format!("{name}: set does not change that")), "{text}");
             assert!(text.contains("--priority"), "{text}");
         }
         assert_eq!(
             refused("docket set 1"),
-            "set what? docket set ID… --priority N, or --array-limit N"
+            "set what? docket set ID… --time DUR, --priority N, --name, --cpus, --mem or --array-limit"
         );
         assert_eq!(
             refused("docket set"),
-            "set what? docket set ID… --priority N, or --array-limit N"
+            "set what? docket set ID… --time DUR, --priority N, --name, --cpus, --mem or --array-limit"
         );
         let text = refused("docket set 1 --priority 1001");
         assert!(text.starts_with("--priority 1001: ") && text.contains("1000"), "{text}");
@@ -251,7 +251,7 @@ mod tests {
             };
             assert_eq!(
                 refused(&["set", "1"]),
-                "set what? docket set ID… --priority N, or --array-limit N",
+                "set what? docket set ID… --time DUR, --priority N, --name, --cpus, --mem or --array-limit",
                 "{name}"
             );
             assert_eq!(refused(&["logs", "2", "3"]), "3: one word too many: it takes one job id");

@@ -2,6 +2,7 @@
 
 use crate::parse::{self, Named};
 use clap::Args;
+use proto::v1::TimeChange;
 
 /// `docket hold`, `release`, `suspend` and `resume`.
 #[derive(Debug, Args)]
@@ -27,4 +28,16 @@ pub struct SetArgs {
     /// How many tasks of an array may run at once, a count, or none
     #[arg(long, value_name = "N", group = "change", allow_negative_numbers = true, value_parser = parse::array_limit)]
     pub array_limit: Option<u32>,
+    /// Time limit from its start on, such as 2h; +30m or -30m changes the one it has; or none
+    #[arg(short, long, value_name = "DUR", group = "change", allow_hyphen_values = true, value_parser = parse::time_change)]
+    pub time: Option<TimeChange>,
+    /// Name
+    #[arg(short = 'J', long, value_name = "TEXT", group = "change")]
+    pub name: Option<String>,
+    /// Cpus to reserve, a count; not of a job that a node has
+    #[arg(short, long, value_name = "N", group = "change", value_parser = clap::value_parser!(u32).range(1..))]
+    pub cpus: Option<u32>,
+    /// Memory to reserve, such as 2G; not of a job that a node has
+    #[arg(long, value_name = "SIZE", group = "change", value_parser = units::size)]
+    pub mem: Option<u64>,
 }

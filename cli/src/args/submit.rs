@@ -2,7 +2,7 @@
 
 use crate::parse::{self, Fence};
 use clap::{Args, ValueEnum};
-use proto::v1::{ArraySpec, ExitKind};
+use proto::v1::{ArraySpec, ExitKind, WarnSignal};
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -74,6 +74,9 @@ pub struct JobOptions {
     /// Wall time after which it is ended, such as 90s, 1h30m or 01:30:00 [default: no limit]
     #[arg(short, long, value_name = "DUR", allow_negative_numbers = true, value_parser = units::positive_duration)]
     pub time: Option<Duration>,
+    /// Signal that warns of the time limit, sent so long before it; `B:` only to the main process [default time: 60s]
+    #[arg(long, value_name = "[B:]SIG[@DUR]", value_parser = parse::warn_signal, requires = "time")]
+    pub signal: Option<WarnSignal>,
     /// Directory to run in [default: where you stand]
     #[arg(short = 'D', long, value_name = "DIR")]
     pub dir: Option<OsString>,

@@ -83,7 +83,7 @@ mod tests {
             ("agent.cpus", DEFAULT, None, "found at start"),
             ("agent.mem", "file f", None, "file f"),
             ("controller.http", DEFAULT, None, DEFAULT),
-            ("controller.max_time", "file f", None, "file f; no effect in this version"),
+            ("agent.gpus", "file f", None, "file f; no effect in this version"),
             ("controller.listen", DEFAULT, None, DEFAULT),
         ] {
             assert_eq!(row(key, source, &places), (value, from.to_owned()), "{key}");

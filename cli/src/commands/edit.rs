@@ -12,7 +12,7 @@ use proto::v1::{EditRequest, EditResult, SetRequest};
 const JOBS_MAX: usize = 10_000;
 
 /// What is done to the jobs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Edit {
     /// Keep them in the queue.
     Hold,
@@ -22,18 +22,22 @@ pub enum Edit {
     Suspend,
     /// Let their trees go on.
     Resume,
-    /// Give them this priority.
-    Priority(i32),
-    /// Let so many tasks of an array run at once; 0: any number.
-    ArrayLimit(u32),
+    /// Change what was asked at the submit: of the request only the change counts.
+    Set(Box<SetRequest>),
 }
 
 /// `docket set`.
 pub async fn set(context: &Context, args: &SetArgs) -> Result<u8, Failure> {
-    let change = match (args.priority, args.array_limit) {
-        (Some(priority), _) => Edit::Priority(priority),
-        (None, limit) => Edit::ArrayLimit(limit.unwrap_or(0)),
+    let change = SetRequest {
+        priority: args.priority,
+        array_limit: args.array_limit,
+        time: args.time,
+        name: args.name.clone(),
+        cpus: args.cpus,
+        mem_bytes: args.mem,
+        ..SetRequest::default()
     };
+    let change = Edit::Set(Box::new(change));
     edit(context, &args.jobs, change).await
 }
 
@@ -45,14 +49,14 @@ pub async fn edit(context: &Context, args: &EditArgs, edit: Edit) -> Result<u8, 
         let (jobs, tasks) = parts(part);
         // One id for all tries of one request: repeated, it changes nothing more.
         let request = EditRequest { request_id: request_id(), jobs, tasks };
-        results.extend(send(&mut client, edit, &request).await?);
+        results.extend(send(&mut client, &edit, &request).await?);
     }
     tell(context, args.json, &results)
 }
 
 async fn send(
     client: &mut Client,
-    edit: Edit,
+    edit: &Edit,
     request: &EditRequest,
 ) -> Result<Vec<EditResult>, ClientError> {
     let ask = async |client: &Client| {
@@ -62,20 +66,13 @@ async fn send(
             Edit::Release => jobs.release(request).await,
             Edit::Suspend => jobs.suspend(request).await,
             Edit::Resume => jobs.resume(request).await,
-            Edit::Priority(priority) => {
-                jobs.set(SetRequest { priority: Some(priority), ..set_of(request) }).await
-            }
-            Edit::ArrayLimit(limit) => {
-                jobs.set(SetRequest { array_limit: Some(limit), ..set_of(request) }).await
+            Edit::Set(change) => {
+                let EditRequest { request_id, jobs: ids, tasks } = request;
+                jobs.set(SetRequest { request_id, jobs: ids, tasks, ..(**change).clone() }).await
             }
         }
     };
     Ok(client.ask(Patience::CHANGE, note, ask).await?.results)
-}
-
-fn set_of(request: EditRequest) -> SetRequest {
-    let EditRequest { request_id, jobs, tasks } = request;
-    SetRequest { request_id, jobs, tasks, ..SetRequest::default() }
 }
 
 fn tell(context: &Context, json: bool, results: &[EditResult]) -> Result<u8, Failure> {

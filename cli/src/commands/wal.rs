@@ -253,6 +253,7 @@ fn kind_name(kind: &command::Kind) -> &'static str {
         command::Kind::ConfirmDead(_) => "confirm-dead",
         command::Kind::Fenced(_) => "fenced",
         command::Kind::ArrayLimit(_) => "array-limit",
+        command::Kind::Set(_) => "set",
         command::Kind::Drain(_) => "drain",
     }
 }

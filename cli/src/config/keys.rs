@@ -78,8 +78,7 @@ pub const KEYS: [Key; 34] = [
 pub const ALLOW_ROOT_JOBS: Key = key("agent", "allow_root_jobs", Kind::Flag, "");
 
 /// Keys that are read and kept, and that nothing acts on yet.
-const WITHOUT_EFFECT: [&str; 4] =
-    ["controller.fence_after", "controller.default_time", "controller.max_time", "agent.gpus"];
+const WITHOUT_EFFECT: [&str; 1] = ["agent.gpus"];
 
 /// The sections, in order.
 pub const SECTIONS: [&str; 3] = ["client", "controller", "agent"];

@@ -5,5 +5,5 @@ mod words;
 
 pub use words::{
     Fence, Named, array, array_limit, exit_kind, fence, label, named, nearest, signal, signal_name,
-    state, task_id,
+    state, task_id, time_change, warn_signal, warn_text,
 };

@@ -186,6 +186,46 @@ pub fn fence(text: &str) -> Result<Fence, String> {
         .map_err(|error| format!("{error}; or proof, to wait for proof of its end"))
 }
 
+/// Reads `set --time`: a limit, a change of the one there is, or `none`.
+pub fn time_change(text: &str) -> Result<v1::TimeChange, String> {
+    use v1::time_change::To;
+    let ms = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+    let read = |text| units::positive_duration(text).map_err(|error| error.to_string());
+    let to = match (text, text.strip_prefix('+'), text.strip_prefix('-')) {
+        ("none", ..) => To::None(true),
+        (_, Some(more), _) => To::ByMs(ms(read(more)?)),
+        (_, _, Some(less)) => To::ByMs(-ms(read(less)?)),
+        _ => To::LimitMs(ms(read(text)?).unsigned_abs()),
+    };
+    Ok(v1::TimeChange { to: Some(to) })
+}
+
+/// Time before the limit at which a warning is sent that names none, as Slurm has it.
+const WARN_BEFORE: Duration = Duration::from_secs(60);
+
+/// Reads `--signal`: `[B:]SIG[@DUR]`.
+pub fn warn_signal(text: &str) -> Result<v1::WarnSignal, String> {
+    let (main_only, rest) = match text.strip_prefix("B:") {
+        Some(rest) => (true, rest),
+        None => (false, text),
+    };
+    let (name, before) = match rest.split_once('@') {
+        Some((name, time)) => (name, units::duration(time).map_err(|error| error.to_string())?),
+        None => (rest, WARN_BEFORE),
+    };
+    let before_ms = u64::try_from(before.as_millis()).unwrap_or(u64::MAX);
+    let signal = signal(name).map_err(|error| error.to_string())?;
+    Ok(v1::WarnSignal { signal, before_ms, main_only })
+}
+
+/// Writes a warning so that [`warn_signal`] reads the same back.
+pub fn warn_text(warn: &v1::WarnSignal) -> String {
+    let main = if warn.main_only { "B:" } else { "" };
+    let name = signal_name(warn.signal.cast_signed());
+    let name = if name.contains('+') { warn.signal.to_string() } else { name };
+    format!("{main}{name}@{}", units::exact_duration(Duration::from_millis(warn.before_ms)))
+}
+
 /// Reads a state name, in any case.
 pub fn state(text: &str) -> Result<String, ListError> {
     let upper = text.trim().to_ascii_uppercase();
@@ -274,6 +314,28 @@ mod tests {
         assert_eq!(signal_name(9), "KILL");
         assert_eq!(signal_name(34), "RTMIN+0");
         assert_eq!(signal_name(99), "99");
+    }
+
+    #[test]
+    fn changes_of_a_limit_and_warnings_of_it_are_read_strictly() {
+        use v1::time_change::To;
+        let to = |text: &str| time_change(text).map(|change| change.to.unwrap());
+        assert_eq!(to("2h"), Ok(To::LimitMs(7_200_000)));
+        assert_eq!(to("+1h"), Ok(To::ByMs(3_600_000)));
+        assert_eq!(to("-90s"), Ok(To::ByMs(-90_000)));
+        assert_eq!(to("none"), Ok(To::None(true)));
+        for wrong in ["", "0s", "+", "-", "+0s", "60", "unlimited", "1:30", "+-5s"] {
+            assert!(to(wrong).is_err(), "{wrong}");
+        }
+        let warn = |signal, before_ms, main_only| v1::WarnSignal { signal, before_ms, main_only };
+        assert_eq!(warn_signal("USR1"), Ok(warn(10, 60_000, false)));
+        assert_eq!(warn_signal("B:TERM@90s"), Ok(warn(15, 90_000, true)));
+        for text in ["B:USR1@2m", "TERM@0s", "40@1ms"] {
+            assert_eq!(warn_text(&warn_signal(text).unwrap()), text);
+        }
+        for wrong in ["", "B:", "USR1@", "USR1@60", "R:USR1@60s", "NOPE@60s", "B:B:USR1"] {
+            assert!(warn_signal(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -108,6 +108,7 @@ fn requested(options: &JobOptions, here: &Here, dir: &Path) -> v1::JobSpec {
         cpus: options.cpus.max(1),
         mem_bytes: options.mem.unwrap_or(0),
         time_limit_ms: options.time.map(milliseconds),
+        warn: options.signal,
         priority: options.priority,
         queue: if options.queue.is_empty() { "default".to_owned() } else { options.queue.clone() },
         stdin_path: stdin_path(options, dir),

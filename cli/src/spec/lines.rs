@@ -2,13 +2,13 @@
 
 use super::{Here, SpecError, Work, build};
 use crate::args::{Disconnect, JobOptions};
-use crate::parse::{array, exit_kind, nearest};
+use crate::parse::{array, exit_kind, nearest, warn_signal};
 use proto::v1;
 use serde_json::{Map, Value};
 use std::time::Duration;
 
 /// Fields that a line may set.
-const INPUTS: [&str; 18] = [
+const INPUTS: [&str; 19] = [
     "array",
     "hold",
     "retries",
@@ -22,6 +22,7 @@ const INPUTS: [&str; 18] = [
     "cpus",
     "mem_bytes",
     "time_limit_ms",
+    "warn",
     "comment",
     "stdout",
     "stderr",
@@ -189,6 +190,9 @@ fn set_options(options: &mut JobOptions, fields: &Map<String, Value>) -> Result<
     }
     if let Some(ms) = number(fields, "time_limit_ms", 1, i64::MAX)? {
         options.time = Some(Duration::from_millis(ms.unsigned_abs()));
+    }
+    if let Some(warn) = text(fields, "warn")? {
+        options.signal = Some(warn_signal(&warn).map_err(|why| format!("warn: {why}"))?);
     }
     if let Some(value) = given(fields, "success_codes") {
         options.success_codes = serde_json::from_value(value.clone())

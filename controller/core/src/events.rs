@@ -125,6 +125,15 @@ fn what(ledger: &Ledger, what: &What) -> String {
         What::Held => "held it".to_owned(),
         What::Released => "released it".to_owned(),
         What::Priority { to } => format!("set its priority to {to}"),
+        What::Named { to } => format!("gave it the name {to}"),
+        What::TimeLimit { to_ms: None } => "lifted its time limit".to_owned(),
+        What::TimeLimit { to_ms: Some(ms) } => {
+            format!("set its time limit to {}", words::duration(*ms))
+        }
+        What::Cpus { to } => format!("set what it asks to {to} cpus"),
+        What::Mem { to_bytes } => {
+            format!("set what it asks to {} of memory", words::size(*to_bytes))
+        }
         What::ArrayLimit { to: 0 } => "lets any number of its tasks run at once".to_owned(),
         What::ArrayLimit { to } => format!("lets {to} of its tasks run at once"),
         What::SuspendRequested => "asked to suspend it".to_owned(),

@@ -1,7 +1,6 @@
 //! Wire requests to validated ones: the only validation (style rule 11). Everything behind it
 //! checks nothing again. A refusal names the field, what was given and what is allowed (design 7).
 
-use super::edit::Edit;
 use super::identity::Caller;
 use docket_core::ledger::{ARRAY_MAX, DRAIN_REASON_MAX, Ranges, StateName};
 use prost::Message as _;
@@ -17,7 +16,7 @@ pub const STRING_MAX_BYTES: usize = 131_071;
 /// Ids in one request.
 pub const IDS_MAX: usize = 10_000;
 /// Names of jobs, queues, nodes, and request ids: they are shown, not read.
-const NAME_MAX_BYTES: usize = 255;
+pub(super) const NAME_MAX_BYTES: usize = 255;
 /// A path or file name pattern (PATH_MAX of Linux without its final zero).
 const PATH_MAX_BYTES: usize = 4095;
 /// A comment.
@@ -27,7 +26,7 @@ const LABELS_MAX: usize = 64;
 /// Exit codes are a byte, so more than these would repeat.
 const SUCCESS_CODES_MAX: usize = 256;
 /// More cpus or GPUs than any machine has.
-const CPUS_MAX: u32 = 65_536;
+pub(super) const CPUS_MAX: u32 = 65_536;
 /// The queue of jobs that name none.
 const QUEUE_DEFAULT: &str = "default";
 /// `Cancel --signal` and `List --limit`.
@@ -112,7 +111,11 @@ pub struct ValidList {
     pub limit: usize,
 }
 
-fn invalid(field: &'static str, given: impl Into<String>, allowed: impl Into<String>) -> Invalid {
+pub(super) fn invalid(
+    field: &'static str,
+    given: impl Into<String>,
+    allowed: impl Into<String>,
+) -> Invalid {
     Invalid { field, given: given.into(), allowed: allowed.into() }
 }
 
@@ -123,7 +126,7 @@ fn sized(field: &'static str, bytes: usize, max: usize) -> Result<(), Invalid> {
     Err(invalid(field, format!("{bytes} bytes"), format!("at most {max} bytes")))
 }
 
-fn text(field: &'static str, value: &str, max: usize) -> Result<(), Invalid> {
+pub(super) fn text(field: &'static str, value: &str, max: usize) -> Result<(), Invalid> {
     sized(field, value.len(), max)?;
     match value.chars().find(|c| c.is_control()) {
         Some(c) => Err(invalid(field, format!("a control character ({c:?})"), "one line of text")),
@@ -288,6 +291,9 @@ fn check_numbers(spec: &v1::JobSpec) -> Result<(), Invalid> {
     if spec.time_limit_ms == Some(0) {
         return Err(invalid("--time", "0", "more than 0, or no limit"));
     }
+    if let Some(warn) = spec.warn.filter(|warn| !(1..=64).contains(&warn.signal)) {
+        return Err(invalid("--signal", warn.signal.to_string(), "1 to 64"));
+    }
     if let Some(code) = spec.success_codes.iter().find(|code| **code > 255) {
         return Err(invalid("--success-codes", code.to_string(), "0 to 255"));
     }
@@ -395,22 +401,6 @@ fn numbers(field: &'static str, ranges: &[v1::TaskRange]) -> Result<Ranges, Inva
     match found.is_empty() {
         true => Err(invalid(field, "no number", "at least one task")),
         false => Ok(found),
-    }
-}
-
-/// Checks what a `Set` asks for: exactly one thing, within its bounds.
-pub fn set(request: &v1::SetRequest) -> Result<Edit, Invalid> {
-    match (request.priority, request.array_limit) {
-        (Some(priority), None) if (-1000..=1000).contains(&priority) => {
-            Ok(Edit::Priority(priority))
-        }
-        (Some(priority), None) => Err(invalid("priority", priority.to_string(), "-1000 to 1000")),
-        (None, Some(_)) if !request.tasks.is_empty() => {
-            Err(invalid("array limit", "some tasks", "whole arrays"))
-        }
-        (None, Some(limit)) => Ok(Edit::ArrayLimit(limit)),
-        (None, None) => Err(invalid("set", "nothing to change", "a priority or an array limit")),
-        (Some(_), Some(_)) => Err(invalid("set", "two changes", "one at a time")),
     }
 }
 

@@ -12,7 +12,7 @@ use proto::v1::{self, command};
 use tonic::Status;
 
 /// What is done to the jobs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub enum Edit {
     /// Keep them in the queue.
     Hold,
@@ -26,17 +26,19 @@ pub enum Edit {
     Priority(i32),
     /// Change how many tasks of an array may be on nodes at once; 0: any number.
     ArrayLimit(u32),
+    /// Change what was asked at the submit.
+    Set(v1::set_command::Change),
 }
 
 impl Edit {
     /// The outcome's name on the wire.
-    fn done(self) -> &'static str {
+    fn done(&self) -> &'static str {
         match self {
             Edit::Hold => "held",
             Edit::Release => "released",
             Edit::Suspend => "suspend-requested",
             Edit::Resume => "resume-requested",
-            Edit::Priority(_) | Edit::ArrayLimit(_) => "set",
+            Edit::Priority(_) | Edit::ArrayLimit(_) | Edit::Set(_) => "set",
         }
     }
 
@@ -54,6 +56,10 @@ impl Edit {
             }
             Edit::ArrayLimit(limit) => {
                 command::Kind::ArrayLimit(v1::ArrayLimitCommand { by, request_id, jobs, limit })
+            }
+            Edit::Set(change) => {
+                let change = Some(change);
+                command::Kind::Set(v1::SetCommand { by, request_id, jobs, tasks, change })
             }
             Edit::Priority(priority) => command::Kind::Priority(v1::PriorityCommand {
                 tasks,
@@ -75,12 +81,12 @@ pub async fn edit(
 ) -> Result<v1::EditAnswer, Status> {
     let request_id = convert::request_key(request.request_id, false)?;
     let named = convert::named(&request.jobs, request.tasks)?;
-    let command = edit.command(convert::requester(caller), request_id, named);
+    let command = edit.clone().command(convert::requester(caller), request_id, named);
     let accepted = shared.propose(command, Vec::new()).await?;
     match accepted.outcome {
         Outcome::Edited(results) => {
             let look = move |view: View<'_>| {
-                results.iter().map(|result| to_wire(view.ledger, edit, result)).collect()
+                results.iter().map(|result| to_wire(view.ledger, &edit, result)).collect()
             };
             Ok(v1::EditAnswer { results: shared.pump.read(look).await? })
         }
@@ -89,7 +95,7 @@ pub async fn edit(
     }
 }
 
-fn to_wire(ledger: &Ledger, edit: Edit, edited: &EditResult) -> v1::EditResult {
+fn to_wire(ledger: &Ledger, edit: &Edit, edited: &EditResult) -> v1::EditResult {
     let EditResult { job, tasks, result } = edited;
     let told = tasks.as_ref().map(Ranges::to_string);
     match result {

@@ -194,7 +194,7 @@ impl v1::jobs_server::Jobs for Jobs {
 
     async fn set(&self, request: Request<v1::SetRequest>) -> Answer<v1::EditAnswer> {
         let (about, extensions, set) = request.into_parts();
-        let edit = convert::set(&set)?;
+        let edit = super::set::set(&set)?;
         let request =
             v1::EditRequest { request_id: set.request_id, jobs: set.jobs, tasks: set.tasks };
         self.edit(edit, Request::from_parts(about, extensions, request)).await

@@ -12,6 +12,7 @@ mod explain;
 mod jobs;
 mod list;
 mod logs;
+mod set;
 mod wait;
 
 mod cluster;

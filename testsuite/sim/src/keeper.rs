@@ -135,6 +135,8 @@ impl World {
                 let key = Key::from_wire(o.attempt.as_ref(), o.token.as_ref());
                 self.order_suspend(n, o.order_id, key, false);
             }
+            // No client here changes a limit.
+            Kind::Limit(o) => self.note_order(n, o.order_id),
             Kind::Renew(renew) => self.renew_leases(n, renew.h_ms),
             Kind::Forget(o) => self.note_order(n, o.order_id),
             Kind::Ack(ack) => {

@@ -28,6 +28,7 @@ impl Watch {
             Some(Kind::Kill(order)) => order.order_id,
             Some(Kind::Suspend(order)) => order.order_id,
             Some(Kind::Resume(order)) => order.order_id,
+            Some(Kind::Limit(order)) => order.order_id,
             Some(Kind::SendManifest(_)) => {
                 (self.asked, self.awaited) = (true, false);
                 return;

@@ -14,6 +14,7 @@
 //! | nobody misses an end while daemons are away (P3, P4) | `outage.rs` |
 //! | two kinds of loss, two answers: killed, frozen, cut off, cloned, rebooted (P2-P7) | `finish/` |
 //! | nothing of a cancelled job lives on (P7) | `cancel.rs` |
+//! | what `set` changes of what runs and waits (J02), warnings before a limit | `set.rs` |
 //! | limits, what enforces them, what was used, ends of memory | `limits.rs` |
 //! | users are kept apart (P10) | `users.rs` |
 //! | stop, start again, second instance, repeated submits (P8) | `service.rs` |
@@ -42,6 +43,7 @@ mod one_directory;
 mod outage;
 mod retries;
 mod service;
+mod set;
 mod start_failures;
 mod streams;
 mod users;

@@ -85,6 +85,7 @@ impl AgentCore {
             Kind::Kill(order) => self.take_order(Order::Kill(order), now_ms),
             Kind::Suspend(order) => self.take_order(Order::Suspend(order), now_ms),
             Kind::Resume(order) => self.take_order(Order::Resume(order), now_ms),
+            Kind::Limit(order) => self.take_order(Order::Limit(order), now_ms),
             Kind::Forget(order) => self.take_order(Order::Forget(order), now_ms),
             Kind::OpenBulk(v1::OpenBulk { request }) => {
                 self.out.push(Action::OpenBulk { session: no, request });
@@ -157,6 +158,7 @@ fn name_of(kind: &Kind) -> &'static str {
         Kind::Kill(_) => "kill",
         Kind::Suspend(_) => "suspend",
         Kind::Resume(_) => "resume",
+        Kind::Limit(_) => "limit",
         Kind::Forget(_) => "forget",
         Kind::OpenBulk(_) => "open-bulk",
         Kind::SendManifest(_) => "send-manifest",

@@ -30,6 +30,7 @@ pub enum Order {
     Kill(v1::KillOrder),
     Suspend(v1::SuspendOrder),
     Resume(v1::ResumeOrder),
+    Limit(v1::LimitOrder),
     Forget(v1::ForgetOrder),
 }
 
@@ -152,6 +153,10 @@ fn passed_on(order: Order) -> Option<ToKeeper> {
         Order::Resume(v1::ResumeOrder { order_id, attempt, token }) => {
             let (attempt, token) = (Some(attempt?), Some(token?));
             Some(ToKeeper::Resume(v1::KeeperResume { order_id, attempt, token }))
+        }
+        Order::Limit(v1::LimitOrder { order_id, attempt, token, time_limit_ms }) => {
+            let (attempt, token) = (Some(attempt?), Some(token?));
+            Some(ToKeeper::Limit(v1::KeeperLimit { order_id, attempt, token, time_limit_ms }))
         }
         Order::Forget(v1::ForgetOrder { order_id, attempt }) => {
             let attempt = Some(attempt?);

@@ -44,6 +44,7 @@ pub fn keeper_run(
         user: order.user.clone(),
         uid: order.uid,
         mem_bytes: order.mem_bytes,
+        time_limit_ms: order.time_limit_ms,
         cluster_id: cluster_id.to_owned(),
         fence_after_ms: order.fence_after_ms,
         h_ms: order.fence_after_ms.and(last_echo_ms),

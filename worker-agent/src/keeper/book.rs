@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use proto::AttemptId;
 use proto::v1::journal_record::Kind;
 use proto::v1::{
-    AttemptRef, Fact, JournalAttempt, JournalImage, JournalRecord, KillCause, KillNoted, PaceNoted,
-    StartFact, Token, fact,
+    Accepted, AttemptRef, Fact, JournalAttempt, JournalImage, JournalRecord, KillCause, KillNoted,
+    LimitNoted, PaceNoted, StartFact, Token, fact,
 };
 
 /// Ended attempts remembered after their acknowledgement, so that an order repeated late does not
@@ -97,10 +97,29 @@ impl Book {
             Some(Kind::Order(order)) => self.last_order = self.last_order.max(order.order_id),
             Some(Kind::Kill(kill)) => self.kill_noted(kill),
             Some(Kind::Pace(note)) => self.pace_noted(note),
+            Some(Kind::Limit(note)) => self.limit_noted(note),
+            Some(Kind::Warned(note)) => {
+                let key = Key::from_wire(note.attempt.as_ref(), note.token.as_ref());
+                if let Some(accepted) = key.and_then(|key| self.accepted_mut(key)) {
+                    accepted.warn = None;
+                }
+            }
             Some(Kind::Suspended(f)) => self.told(f.attempt.as_ref(), f.token.as_ref(), true),
             Some(Kind::Resumed(f)) => self.told(f.attempt.as_ref(), f.token.as_ref(), false),
             Some(Kind::Refused(_)) | None => {}
         }
+    }
+
+    fn limit_noted(&mut self, note: &LimitNoted) {
+        self.last_order = self.last_order.max(note.order_id);
+        let key = Key::from_wire(note.attempt.as_ref(), note.token.as_ref());
+        if let Some(accepted) = key.and_then(|key| self.accepted_mut(key)) {
+            accepted.time_limit_ms = note.time_limit_ms;
+        }
+    }
+
+    fn accepted_mut(&mut self, key: Key) -> Option<&mut Accepted> {
+        self.live.get_mut(&key)?.accepted.as_mut()
     }
 
     fn pace_noted(&mut self, note: &PaceNoted) {

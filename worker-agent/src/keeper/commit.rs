@@ -156,6 +156,7 @@ impl Keeper {
     fn act(&mut self, action: After) {
         match action {
             After::Spawn(id, order) => self.spawn(id, order),
+            After::Warn { id, warn } => self.warn(id, &warn),
             After::Kill { id, cause, grace_ms } => self.kill(id, cause, grace_ms),
             After::Pace(id) => self.pace(id),
             After::Welcome { connection, resend_from } => self.welcome(connection, resend_from),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 
 use proto::v1::journal_record::Kind;
-use proto::v1::{JournalRecord, KillCause, KillNoted};
+use proto::v1::{JournalRecord, KillCause, KillNoted, WarnNoted, WarnSignal};
 use rustix::process::Signal;
 
 use super::identity::{self, ProcessId};
@@ -71,6 +71,31 @@ impl Keeper {
         // From now on the limit does not count any more, or it would fire until the batch is durable.
         task.accepted.time_limit_ms = None;
         self.request_kill(id, KillCause::TimeLimit, grace_ms);
+    }
+
+    /// Its limit is near: noted durably first, so that it is told once, whichever keeper lives.
+    pub(super) fn note_warning(&mut self, id: u64) {
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        let Some(warn) = task.accepted.warn.take() else { return };
+        let (attempt, token) = (Some(task.key.attempt_ref()), Some(task.key.token()));
+        self.batch.push(record(Kind::Warned(WarnNoted { attempt, token })));
+        self.after.push(After::Warn { id, warn });
+        self.rearm(id);
+    }
+
+    /// Sends the warning. A stored script's own shell would die of a signal that is for what it runs.
+    pub(super) fn warn(&mut self, id: u64, warn: &WarnSignal) {
+        let Some(task) = self.tasks.get(&id) else { return };
+        let Some(main) = task.main().map(|main| main.process) else { return };
+        let script = task.accepted.script;
+        let mut members = if warn.main_only { vec![main] } else { self.members(id) };
+        if script && !warn.main_only {
+            members.retain(|member| *member != main);
+        }
+        match Signal::from_named_raw(warn.signal.cast_signed()) {
+            Some(signal) => self.signal(&members, &[signal]),
+            None => self.log.say(format!("no signal {} to warn with", warn.signal)),
+        }
     }
 
     /// Begins the sequence, or brings its SIGKILL forward.

@@ -401,6 +401,8 @@ impl Keeper {
                     self.main_ended(id);
                 } else if task.limit_ms().is_some_and(|limit| now >= limit) {
                     self.time_is_up(id);
+                } else if task.warn_ms().is_some_and(|warn| now >= warn) {
+                    self.note_warning(id);
                 } else {
                     self.pace_due(id, now);
                 }

@@ -12,8 +12,8 @@ use proto::digest::Digest;
 use proto::v1::journal_record::Kind;
 use proto::v1::{
     Accepted, Acked, Closed, FinishFact, JobSpec, JournalRecord, KeeperHello, KeeperKill,
-    KeeperManifest, KeeperRun, KillCause, ManifestItem, OrderSeen, Phase, RefusedFact,
-    StartFailure, finish_fact, keeper_request,
+    KeeperLimit, KeeperManifest, KeeperRun, KillCause, LimitNoted, ManifestItem, OrderSeen, Phase,
+    RefusedFact, StartFailure, finish_fact, keeper_request,
 };
 use rustix::process::Signal;
 
@@ -78,6 +78,7 @@ impl Keeper {
                 let key = Key::from_wire(order.attempt.as_ref(), order.token.as_ref());
                 self.order_suspend(order.order_id, key, false);
             }
+            Request::Limit(order) => self.order_limit(order),
             Request::Forget(order) => {
                 self.note_order(order.order_id);
                 if let Ok(attempt) = AttemptId::from_wire(order.attempt.as_ref()) {
@@ -232,7 +233,7 @@ impl Keeper {
             token: run.token,
             order_id: run.order_id,
             mark: mark.into_bytes(),
-            time_limit_ms: spec.time_limit_ms,
+            time_limit_ms: limit_in_force(run, spec),
             accepted_boottime_ms: identity::boottime_ms(),
             boot_id: self.boot_id.clone(),
             kill_grace_ms: spec.kill_grace_ms.unwrap_or(run.default_grace_ms),
@@ -244,6 +245,8 @@ impl Keeper {
             slot_before: None,
             fence_after_ms: run.fence_after_ms,
             output_max_bytes: run.output_max_bytes,
+            warn: spec.warn,
+            script: spec.script.is_some(),
         })
     }
 
@@ -311,6 +314,19 @@ impl Keeper {
         self.note_order(order_id);
         let Some(id) = key.and_then(|key| self.by_key.get(&key).copied()) else { return };
         self.request_pace(id, suspend);
+    }
+
+    /// Its limit is another one now, unless it is being killed for something already.
+    fn order_limit(&mut self, order: KeeperLimit) {
+        let KeeperLimit { order_id, attempt, token, time_limit_ms } = order;
+        let note = LimitNoted { order_id, attempt, token, time_limit_ms };
+        self.batch.push(record(Kind::Limit(note)));
+        let key = Key::from_wire(attempt.as_ref(), token.as_ref());
+        let Some(id) = key.and_then(|key| self.by_key.get(&key).copied()) else { return };
+        if let Some(task) = self.tasks.get_mut(&id) {
+            task.accepted.time_limit_ms = time_limit_ms;
+        }
+        self.rearm(id);
     }
 
     /// Journals a fact again behind the others, for the controller could not take it yet.
@@ -395,6 +411,11 @@ fn parked(batch: &[JournalRecord]) -> impl Iterator<Item = Key> {
         Kind::Refused(refused) => Key::from_wire(refused.attempt.as_ref(), refused.token.as_ref()),
         _ => None,
     })
+}
+
+/// The leader knows what was changed since the submit; an older one tells nothing of it.
+fn limit_in_force(run: &KeeperRun, spec: &JobSpec) -> Option<u64> {
+    run.time_limit_ms.or(spec.time_limit_ms).filter(|ms| *ms > 0)
 }
 
 /// A refusal before the run was taken: never the job's fault.

@@ -132,6 +132,11 @@ pub(super) enum After {
         cause: KillCause,
         grace_ms: u64,
     },
+    /// The signal that warns of the limit.
+    Warn {
+        id: u64,
+        warn: proto::v1::WarnSignal,
+    },
     /// A suspend or resume: what the task wants.
     Pace(u64),
     Welcome {

@@ -241,12 +241,19 @@ impl Task {
         Some(started.saturating_add(self.accepted.time_limit_ms?).saturating_add(self.suspended_ms))
     }
 
+    /// When it is to be warned of its limit.
+    pub(crate) fn warn_ms(&self) -> Option<u64> {
+        let warn = self.accepted.warn.as_ref()?;
+        Some(self.limit_ms()?.saturating_sub(warn.before_ms))
+    }
+
     /// When it needs a look, whatever else happens.
     pub(crate) fn deadline_ms(&self) -> Option<u64> {
         let own = match &self.stage {
             Stage::Spawning { .. } | Stage::Lingering => None,
             Stage::Running(main) => {
-                let limit = earlier(main.status_until_ms, self.limit_ms());
+                let limit = earlier(self.limit_ms(), self.warn_ms());
+                let limit = earlier(main.status_until_ms, limit);
                 earlier(limit, self.pace.next_ms())
             }
             Stage::Closing { give_up_ms, look_ms, .. } => Some(*give_up_ms.min(look_ms)),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proto::v1::keeper_request::Kind as Request;
-use proto::v1::{FinishFact, KeeperSuspend, KillCause};
+use proto::v1::{FinishFact, KeeperLimit, KeeperSuspend, KillCause, WarnSignal};
 
 use crate::runner::Test;
 use crate::world::{Job, Mode, World, exited, modes, status_of, wait_for, wait_for_file};
@@ -14,6 +14,8 @@ pub const TESTS: &[Test] = &[
     ("a_grace_does_not_begin_again_with_each_keeper", grace_over_keepers),
     ("a_suspend_within_the_grace_changes_nothing", suspended_in_the_grace),
     ("a_time_limit_needs_no_client", without_client),
+    ("a_limit_that_was_changed_holds_whichever_keeper_lives", changed_limit),
+    ("a_warning_comes_once_to_whom_it_is_for", warned_once),
 ];
 
 /// What is recorded is rounded to clock ticks of 10 ms at its begin.
@@ -167,5 +169,71 @@ fn without_client() {
         let told_ms = finish.finish_wall_ms;
         let now_ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         assert!(told_ms + 450 <= now_ms.as_millis() as u64, "{mode:?}: told with its own time");
+    }
+}
+
+fn order_limit(world: &mut World, job: &Job, time_limit_ms: Option<u64>) {
+    let order_id = world.order_id();
+    let (attempt, token) = (Some(job.attempt_ref()), Some(job.token()));
+    world.send(Request::Limit(KeeperLimit { order_id, attempt, token, time_limit_ms }));
+    world.pong();
+}
+
+/// Longer, lifted and shorter than what is over; and what a keeper was told the next one knows.
+fn changed_limit() {
+    for mode in modes() {
+        let mut world = World::new(mode);
+        let longer = limited(1, "sleep 1.2; exit 4", 600, 20_000);
+        world.run(&longer);
+        world.start_of(&longer);
+        order_limit(&mut world, &longer, Some(60_000));
+        world.kill_keeper();
+        world.connect();
+        let finish = world.finish_of(&longer);
+        assert_eq!((finish.killed_for, status_of(&finish)), (0, exited(4)), "{mode:?}");
+
+        let lifted = limited(2, "sleep 1.2; exit 5", 600, 20_000);
+        world.run(&lifted);
+        world.start_of(&lifted);
+        order_limit(&mut world, &lifted, None);
+        let finish = world.finish_of(&lifted);
+        assert_eq!((finish.killed_for, status_of(&finish)), (0, exited(5)), "{mode:?}");
+
+        let mut shorter = limited(3, "sleep 999", 600_000, 20_000);
+        world.run(&shorter);
+        world.start_of(&shorter);
+        order_limit(&mut world, &shorter, Some(200));
+        shorter.spec.time_limit_ms = Some(200);
+        assert_time_limit_once(&mut world, &shorter);
+    }
+}
+
+/// A script's own shell is passed over, unless the warning is for it alone.
+fn warned_once() {
+    for mode in modes() {
+        for (number, main_only) in [(1, false), (2, true)] {
+            let mut world = World::new(mode);
+            let (main, child) = (world.open_path("main"), world.open_path("child"));
+            let (main, child) = (main.display().to_string(), child.display().to_string());
+            let text = format!(
+                "trap 'echo . >> {main}' USR1\n\
+                 sh -c \"trap 'echo . >> {child}' USR1; while :; do sleep 0.05; done\" &\n\
+                 while :; do sleep 0.05; done"
+            );
+            let mut job = limited(number, "", 1_500, 300);
+            job.spec.argv.clear();
+            job.spec.script = Some(format!("#!/bin/sh\n{text}\n").into_bytes());
+            job.spec.warn = Some(WarnSignal { signal: 10, before_ms: 900, main_only });
+            world.run(&job);
+            world.start_of(&job);
+            let heard = if main_only { &main } else { &child };
+            wait_for_file(std::path::Path::new(heard));
+            world.kill_keeper();
+            world.connect();
+            world.finish_of(&job);
+            let lines = |path: &str| std::fs::read_to_string(path).unwrap_or_default().len() / 2;
+            let expected = if main_only { (1, 0) } else { (0, 1) };
+            assert_eq!((lines(&main), lines(&child)), expected, "{mode:?} {}", world.log());
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! A task in JSON: the fields of design 7, in their order. A new field may come, none goes.
 
+use crate::parse::warn_text;
 use crate::render::escape::bytes_text;
 use crate::render::quantity::utc;
 use crate::render::reason::kind_name;
@@ -50,6 +51,8 @@ pub struct TaskJson {
     message: Option<String>,
     pid: Option<u32>,
     time_limit_ms: Option<u64>,
+    /// The signal that warns of it, as `--signal` takes it.
+    warn: Option<String>,
     comment: Option<String>,
     cancel_requested: bool,
     suspend_requested: Option<bool>,
@@ -157,6 +160,7 @@ impl From<&Task> for TaskJson {
             message: filled(&task.message),
             pid: Some(task.pid).filter(|pid| *pid > 0),
             time_limit_ms: task.time_limit_ms,
+            warn: task.warn.as_ref().map(warn_text),
             comment: filled(&task.comment),
             cancel_requested: task.cancel_requested,
             suspend_requested: task.suspend_requested,

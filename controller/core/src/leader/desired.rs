@@ -20,6 +20,11 @@ pub enum Want {
         /// Go on instead.
         resume: bool,
     },
+    /// Let it have the time limit that is in force now.
+    Limit {
+        /// Order id: position of the request.
+        order: OrderId,
+    },
     /// Send its tree this one signal.
     Signal {
         /// Order id: position of the request.
@@ -40,6 +45,7 @@ impl Want {
         match self {
             Want::Run { order }
             | Want::Suspend { order, .. }
+            | Want::Limit { order }
             | Want::Signal { order, .. }
             | Want::Cancel { order } => order,
         }
@@ -67,6 +73,7 @@ pub fn desired(job: &Job, agent_id: &str, incarnation: u64) -> Vec<Want> {
         .then_some(Want::Run { order: grant.order })
         .into_iter()
         .chain(suspend)
+        .chain(job.limit_order().map(|order| Want::Limit { order }))
         .chain(signal)
         .chain(cancel)
         .collect();

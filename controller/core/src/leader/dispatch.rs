@@ -10,8 +10,8 @@ use super::turn::Turn;
 use crate::ledger::{Job, State};
 use proto::mutants::Mutant;
 use proto::v1::{
-    AttemptRef, Facts, KillCause, KillOrder, ManifestItem, ResumeOrder, RunOrder, SuspendOrder,
-    Token, fact, leader_message,
+    AttemptRef, Facts, KillCause, KillOrder, LimitOrder, ManifestItem, ResumeOrder, RunOrder,
+    SuspendOrder, Token, fact, leader_message,
 };
 use proto::{AttemptId, OrderId, TaskId};
 use std::collections::BTreeMap;
@@ -97,7 +97,9 @@ impl Reported {
         let new = match want {
             Want::Run { order } if others => order > held.told,
             Want::Run { .. } => !known,
-            Want::Suspend { order, .. } | Want::Signal { order, .. } => order > held.told,
+            Want::Suspend { order, .. } | Want::Limit { order } | Want::Signal { order, .. } => {
+                order > held.told
+            }
             Want::Cancel { order } => held.cancel.replace(order) != Some(order),
         };
         held.told = held.told.max(want.order());
@@ -231,6 +233,12 @@ fn order_of(job: &Job, want: Want) -> leader_message::Kind {
         Want::Suspend { order, resume: true } => {
             leader_message::Kind::Resume(ResumeOrder { order_id: order.0, attempt, token })
         }
+        Want::Limit { order } => leader_message::Kind::Limit(LimitOrder {
+            order_id: order.0,
+            attempt,
+            token,
+            time_limit_ms: job.time_limit_ms(),
+        }),
         Want::Signal { order, signal } => kill(order, KillCause::Unspecified, Some(signal)),
         Want::Cancel { order } => kill(order, KillCause::Cancel, None),
     }
@@ -251,6 +259,7 @@ fn run_order(job: &Job) -> RunOrder {
         fence_after_ms: job.leased(),
         cpus,
         mem_bytes,
+        time_limit_ms: Some(job.time_limit_ms().unwrap_or(0)),
     }
 }
 

@@ -53,6 +53,7 @@ fn one(reign: &mut Reign, turn: &mut Turn<'_>, order: OrderId, kind: &Kind, outc
         | Kind::Hold(_)
         | Kind::ConfirmDead(_)
         | Kind::ArrayLimit(_)
+        | Kind::Set(_)
         | Kind::Drain(_)
         | Kind::Priority(_) => reign.placing.look_again(),
         Kind::Fenced(_) => {

@@ -89,6 +89,7 @@ impl Ledger {
             Some(Kind::Fenced(fenced)) => self.fenced(fenced),
             Some(Kind::Drain(drain)) => self.drain_node(drain),
             Some(Kind::ArrayLimit(limit)) => self.limit_arrays(limit),
+            Some(Kind::Set(set)) => self.set(set),
         };
         self.drain();
         self.evict_beyond_limit();

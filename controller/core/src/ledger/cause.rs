@@ -132,6 +132,26 @@ pub enum What {
         /// To; 0: any number.
         to: u32,
     },
+    /// It was given another name.
+    Named {
+        /// The new one.
+        to: Arc<str>,
+    },
+    /// Its time limit was changed.
+    TimeLimit {
+        /// To, ms; `None`: no limit.
+        to_ms: Option<u64>,
+    },
+    /// What it asks was changed.
+    Cpus {
+        /// To.
+        to: u32,
+    },
+    /// What it asks was changed.
+    Mem {
+        /// To, in bytes.
+        to_bytes: u64,
+    },
     /// Somebody asked to suspend it.
     SuspendRequested,
     /// Somebody asked to resume it.

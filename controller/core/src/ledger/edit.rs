@@ -299,7 +299,7 @@ fn prioritise_waiting(job: &mut Job, to: i32, cause: &Cause) -> bool {
     changes
 }
 
-fn wrong(job: JobId, kind: Kind, why: &'static str) -> Rejection {
+pub(super) fn wrong(job: JobId, kind: Kind, why: &'static str) -> Rejection {
     if kind.terminal() {
         return Rejection::AlreadyTerminal { job };
     }

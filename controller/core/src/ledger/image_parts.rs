@@ -6,7 +6,7 @@ use super::cause::{Cause, Proof, What, Who};
 use super::deferred::Deferred;
 use super::exit::ExitReason;
 use super::job::Job;
-use super::limit::changes_image;
+use super::limit::{changes_image, limit_image};
 use super::memory::{Edit, Edits, Verb};
 use super::node::{Agent, DownWhy, Session};
 use super::state::{Ended, Fence, Grant, Kind, Late, Started, State};
@@ -182,6 +182,7 @@ fn job_image(job: &Job) -> v1::ImageJob {
         node_faults: job.node_faults,
         time_limit_ms: job.time_limit_ms(),
         changes: changes_image(job),
+        limit: limit_image(job),
         fence: job.fence().map(fence_image),
         retried: job.retried,
         edits: job.edits.as_deref().map(edit_images).unwrap_or_default(),
@@ -360,6 +361,13 @@ fn cause_image(cause: &Cause) -> v1::ImageCause {
         What::Released => 13,
         What::Priority { to } => set(&mut image, i64::from(*to), 14),
         What::ArrayLimit { to } => set(&mut image, i64::from(*to), 50),
+        What::Named { to } => {
+            image.text = to.to_string();
+            70
+        }
+        What::TimeLimit { to_ms } => set(&mut image, to_ms.map_or(0, u64::cast_signed), 71),
+        What::Cpus { to } => set(&mut image, i64::from(*to), 72),
+        What::Mem { to_bytes } => set(&mut image, to_bytes.cast_signed(), 73),
         What::SuspendRequested => 15,
         What::ResumeRequested => 16,
         What::Late { kind, status } => {

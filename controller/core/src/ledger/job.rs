@@ -54,6 +54,7 @@ pub(super) struct Intents {
     pub cancel: Option<CancelIntent>,
     pub signal: Option<SignalRequest>,
     pub suspend: Option<SuspendIntent>,
+    pub limit: Option<LimitIntent>,
 }
 
 /// A cancel that was asked for. It ends the retry policy.
@@ -82,6 +83,15 @@ pub struct SignalRequest {
     pub request: RequestId,
     /// Signal number, 1 to 64.
     pub signal: u32,
+}
+
+/// A change of the time limit of an attempt that a node has.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct LimitIntent {
+    /// Order id of the order that tells it.
+    pub order: OrderId,
+    /// Who asked.
+    pub by: Arc<User>,
 }
 
 /// A suspend or resume that was asked for.
@@ -249,6 +259,11 @@ impl Job {
     /// The suspend or resume that was asked for.
     pub fn suspend(&self) -> Option<&SuspendIntent> {
         self.intents.as_ref()?.suspend.as_ref()
+    }
+
+    /// The order that tells its node of the time limit in force, if that was changed since it has it.
+    pub(crate) fn limit_order(&self) -> Option<OrderId> {
+        self.intents.as_ref()?.limit.as_ref().map(|limit| limit.order)
     }
 
     /// What was asked for and its node has not confirmed: `true` to suspend, `false` to resume.

@@ -44,6 +44,12 @@ pub(super) fn changes_image(job: &Job) -> Option<v1::ImageChanges> {
     })
 }
 
+/// The change of the limit that a node is told.
+pub(super) fn limit_image(job: &Job) -> Option<v1::ImageLimit> {
+    let limit = job.intents.as_ref()?.limit.as_ref()?;
+    Some(v1::ImageLimit { order: limit.order.0, user: limit.by.number })
+}
+
 /// The same, read back.
 pub(super) fn changes_of(image: &v1::ImageJob, spec: &Spec) -> Option<Box<Changes>> {
     let changes = image.changes.as_ref()?;

@@ -18,7 +18,7 @@ pub(super) struct Edit {
     pub by: Arc<User>,
     pub request: RequestId,
     pub verb: Verb,
-    /// The priority, the signal, or how many attempts were vouched for; else 0.
+    /// What it was set to, the signal, or how many attempts were vouched for; else 0.
     pub value: i64,
     pub led_ms: u64,
 }
@@ -38,6 +38,10 @@ pub(super) enum Verb {
     ArrayLimit,
     Drain,
     Undrain,
+    Name,
+    Time,
+    Cpus,
+    Mem,
 }
 
 /// The newest requests, oldest first.
@@ -50,7 +54,7 @@ pub(super) struct Edits {
 
 impl Verb {
     /// Every verb, in order of its code in images, from 1.
-    pub const ALL: [Verb; 11] = [
+    pub const ALL: [Verb; 15] = [
         Verb::Hold,
         Verb::Release,
         Verb::Suspend,
@@ -62,6 +66,10 @@ impl Verb {
         Verb::ArrayLimit,
         Verb::Drain,
         Verb::Undrain,
+        Verb::Name,
+        Verb::Time,
+        Verb::Cpus,
+        Verb::Mem,
     ];
 }
 

@@ -38,6 +38,7 @@ mod limit;
 mod loss;
 mod manifest;
 mod retry;
+mod set;
 mod settle;
 mod submit;
 mod targets;

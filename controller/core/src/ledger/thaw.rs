@@ -8,7 +8,7 @@ use super::ids::Opening;
 use super::image::IMAGE_FORMAT;
 use super::image_parts::{kind_code, verb_code};
 use super::index::Indexes;
-use super::job::{CancelIntent, Intents, Job, SignalRequest, SuspendIntent};
+use super::job::{CancelIntent, Intents, Job, LimitIntent, SignalRequest, SuspendIntent};
 use super::limit::{changes_of, limit_of};
 use super::memory::{Edit, Edits, Verb};
 use super::node::{Agent, Bygone, DownWhy, FactsLost, Judging, NodeFault, Session};
@@ -342,11 +342,15 @@ impl Reader {
                 resume: suspend.resume,
             })
         });
+        let limit = image.limit.as_ref().map(|limit| {
+            Ok::<_, Broken>(LimitIntent { order: OrderId(limit.order), by: self.user(limit.user)? })
+        });
         let cancel = cancel.filter(|_| !Mutant::CancelLostInImage.active());
         let intents = Intents {
             cancel: cancel.transpose()?,
             signal: signal.transpose()?,
             suspend: suspend.transpose()?,
+            limit: limit.transpose()?,
         };
         Ok((intents != Intents::default()).then(|| Box::new(intents)))
     }

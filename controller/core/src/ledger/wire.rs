@@ -47,6 +47,7 @@ impl Job {
             mem_bytes: self.ask().mem_bytes,
             gpus: self.ask().gpus,
             time_limit_ms: self.time_limit_ms(),
+            warn: spec.warn,
             comment: spec.comment.clone(),
             script: spec.script.is_some(),
             position: self.changed_position,

@@ -17,5 +17,6 @@ mod older_log;
 mod random;
 mod retention;
 mod retry;
+mod set;
 mod submit;
 pub(crate) mod world;

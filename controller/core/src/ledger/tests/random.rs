@@ -49,7 +49,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(agent, gap, facts)| Step::Facts { agent, gap, facts }),
         2 => (0u8..3, 0u8..12, tasks(), prop::option::of(0u8..70))
             .prop_map(|(user, job, tasks, signal)| Step::Cancel { user, job, tasks, signal }),
-        3 => (0u8..12, tasks(), 0u8..8, 0u8..4)
+        3 => (0u8..12, tasks(), 0u8..13, 0u8..4)
             .prop_map(|(job, tasks, kind, request)| Step::Edit { job, tasks, kind, request }),
         2 => (0u8..3, any::<bool>(), 0u8..8)
             .prop_map(|(user, agent, request)| Step::ConfirmDead { user, agent, request }),
@@ -390,6 +390,13 @@ fn edit_of(job: u8, tasks: (u8, u8), kind: u8, request: u8) -> Command {
             jobs: vec![u64::from(job)],
             limit: u32::from(request),
         }),
+        8.. => Command::Set(v1::SetCommand {
+            by,
+            request_id,
+            jobs,
+            tasks,
+            change: Some(change_of(kind, request)),
+        }),
         _ => Command::Priority(v1::PriorityCommand {
             tasks,
             by,
@@ -397,6 +404,19 @@ fn edit_of(job: u8, tasks: (u8, u8), kind: u8, request: u8) -> Command {
             jobs,
             priority: i32::from(kind) * 300,
         }),
+    }
+}
+
+fn change_of(kind: u8, n: u8) -> v1::set_command::Change {
+    use v1::{set_command::Change, time_change::To};
+    let time = |to| Change::Time(v1::TimeChange { to: Some(to) });
+    match (kind, n) {
+        (8, n) => Change::Name(format!("name{n}")),
+        (9, n) => Change::Cpus(u32::from(n)),
+        (10, n) => Change::MemBytes(u64::from(n) << 20),
+        (11, 0) => time(To::None(true)),
+        (11, n) => time(To::LimitMs(u64::from(n) * 1_000)),
+        (_, n) => time(To::ByMs(i64::from(n) * 700 - 1_000)),
     }
 }
 

@@ -1,0 +1,143 @@
+//! `docket set` of name, time, cpus and memory (case J02), and the limits of the cluster.
+
+use super::world::*;
+use crate::ledger::{Kind, Outcome, Rejection};
+use proto::v1::{self, command::Kind as Command, set_command::Change, time_change::To};
+use proto::{JobId, TaskId};
+
+fn set(world: &mut World, job: JobId, request: &str, change: Change) -> Result<(), Rejection> {
+    set_as(world, Some(user("mia")), job, request, change)
+}
+
+fn set_as(
+    world: &mut World,
+    by: Option<v1::Requester>,
+    job: JobId,
+    request: &str,
+    change: Change,
+) -> Result<(), Rejection> {
+    let command = v1::SetCommand {
+        by,
+        request_id: request.to_owned(),
+        jobs: vec![job.0],
+        tasks: Vec::new(),
+        change: Some(change),
+    };
+    match world.apply(Command::Set(command)) {
+        Outcome::Edited(results) => results[0].result.clone(),
+        Outcome::Rejected(rejection) => Err(rejection),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn time(to: To) -> Change {
+    Change::Time(v1::TimeChange { to: Some(to) })
+}
+
+fn configure(world: &mut World, policy: v1::Policy) {
+    let configure = v1::ConfigureCommand { policy: Some(policy), ..Default::default() };
+    world.apply(Command::Configure(configure));
+}
+
+fn limited(world: &mut World, ms: u64) -> JobId {
+    world.submit_spec(v1::JobSpec { time_limit_ms: Some(ms), ..spec() })
+}
+
+#[test]
+fn a_limit_is_set_moved_and_lifted_and_its_node_is_told() {
+    let mut world = World::with_node();
+    let job = limited(&mut world, 10_000);
+    world.assign_to(job, N1);
+    world.start(job);
+    let limit = |world: &World| world.job(job).time_limit_ms();
+    assert_eq!(set(&mut world, job, "s1", time(To::ByMs(5_000))), Ok(()));
+    assert_eq!(limit(&world), Some(15_000));
+    // The same request again moves it no further (P8).
+    assert_eq!(set(&mut world, job, "s1", time(To::ByMs(5_000))), Ok(()));
+    assert_eq!(limit(&world), Some(15_000));
+    let other = set(&mut world, job, "s1", time(To::ByMs(6_000)));
+    assert!(matches!(other, Err(Rejection::KeyReused { .. })), "{other:?}");
+    let wants = crate::leader::desired(world.job(job), N1, 1);
+    assert!(
+        wants.iter().any(|want| matches!(want, crate::leader::Want::Limit { .. })),
+        "{wants:?}"
+    );
+    assert_eq!(set(&mut world, job, "s2", time(To::LimitMs(2_000))), Ok(()));
+    assert_eq!(limit(&world), Some(2_000));
+    assert_eq!(set(&mut world, job, "s3", time(To::None(true))), Ok(()));
+    assert_eq!(limit(&world), None);
+    let nothing = set(&mut world, job, "s4", time(To::ByMs(1_000)));
+    assert!(matches!(nothing, Err(Rejection::WrongState { .. })), "{nothing:?}");
+    let events = crate::events(&world.ledger, job).unwrap().events;
+    let what: Vec<&str> = events[3..].iter().map(|event| event.what.as_str()).collect();
+    assert_eq!(
+        what,
+        ["set its time limit to 15s", "set its time limit to 2s", "lifted its time limit"]
+    );
+    world.finish(job, code(0));
+    let late = set(&mut world, job, "s5", time(To::LimitMs(9)));
+    assert!(matches!(late, Err(Rejection::AlreadyTerminal { .. })), "{late:?}");
+}
+
+#[test]
+fn what_a_node_was_given_is_not_changed_and_what_waits_is() {
+    let mut world = World::with_node();
+    let (waits, runs) = (world.submit(), world.running());
+    for change in [Change::Cpus(3), Change::MemBytes(1 << 20), Change::Name("new".to_owned())] {
+        let request = world.next_request();
+        assert_eq!(set(&mut world, waits, &request, change.clone()), Ok(()));
+        let named = matches!(change, Change::Name(_));
+        let request = world.next_request();
+        let result = set(&mut world, runs, &request, change);
+        assert_eq!(result.is_ok(), named, "{result:?}");
+    }
+    let task = world.task(waits);
+    assert_eq!((task.cpus, task.mem_bytes, &*task.name), (3, 1 << 20, "new"));
+    let cpus = world.task(runs).cpus;
+    assert_eq!((cpus, &*world.task(runs).name), (spec().cpus, "new"));
+    world.assign_to(waits, N1);
+    assert_eq!(world.job(waits).grant().unwrap().cpus, 3, "what is asked now is granted");
+}
+
+#[test]
+fn of_an_array_all_or_some_are_changed_in_one_step() {
+    let mut world = World::with_node();
+    let range = v1::TaskRange { first: 0, last: 999_999, step: 1 };
+    let array = v1::ArraySpec { ranges: vec![range], limit: None };
+    configure(&mut world, v1::Policy { max_queue: 2_000_000, ..v1::Policy::default() });
+    let job = world.submit_spec(v1::JobSpec { array: Some(array), ..spec() });
+    assert_eq!(set(&mut world, job, "s1", time(To::LimitMs(7_000))), Ok(()));
+    assert_eq!(set(&mut world, job, "s2", Change::Cpus(2)), Ok(()));
+    let task = |world: &World, n| world.ledger.numbered(TaskId { job, index: Some(n) }).unwrap();
+    assert_eq!(task(&world, 999_999).time_limit_ms(), Some(7_000));
+    assert_eq!(task(&world, 5).ask().cpus, 2);
+    assert_eq!(world.ledger.array(job).unwrap().head().time_limit_ms(), Some(7_000));
+    assert_eq!(task(&world, 5).kind(), Kind::Queued);
+    world.ledger.check();
+}
+
+#[test]
+fn the_limits_of_the_cluster_hold_at_submit_and_after() {
+    let mut world = World::with_node();
+    let (default_time_ms, max_time_ms) = (Some(1_000), Some(5_000));
+    configure(&mut world, v1::Policy { default_time_ms, max_time_ms, ..v1::Policy::default() });
+    let job = world.submit();
+    assert_eq!(world.job(job).time_limit_ms(), Some(1_000), "default_time");
+    let asked = limited(&mut world, 5_000);
+    assert_eq!(world.job(asked).time_limit_ms(), Some(5_000));
+    let over = set(&mut world, job, "s1", time(To::LimitMs(5_001)));
+    assert_eq!(over, Err(Rejection::OverMaxTime { asked_ms: Some(5_001), max_ms: 5_000 }));
+    let none = set(&mut world, job, "s2", time(To::None(true)));
+    assert_eq!(none, Err(Rejection::OverMaxTime { asked_ms: None, max_ms: 5_000 }));
+    let admin = Some(v1::Requester { admin: true, ..user("root") });
+    assert_eq!(set_as(&mut world, admin, job, "s3", time(To::LimitMs(9_000))), Ok(()));
+    // What an admin gave its owner may shorten, though it stays above what is allowed.
+    assert_eq!(set(&mut world, job, "s4", time(To::ByMs(-1_000))), Ok(()));
+    assert_eq!(world.job(job).time_limit_ms(), Some(8_000));
+    configure(
+        &mut world,
+        v1::Policy { default_time_ms: None, max_time_ms, ..v1::Policy::default() },
+    );
+    let job = world.submit();
+    assert_eq!(world.job(job).time_limit_ms(), Some(5_000), "without a default: max_time");
+}
