@@ -65,6 +65,9 @@ pub struct JobOptions {
     /// Its node ends it after so long without a controller, or only proof of its end counts [default: the cluster's, 10m]
     #[arg(long, value_name = "DUR|proof", allow_negative_numbers = true, value_parser = parse::fence, requires = "retry_on")]
     pub fence_after: Option<Fence>,
+    /// The first task of the array that is DONE cancels the others
+    #[arg(long, requires = "array")]
+    pub race: bool,
     /// Cpus to reserve, a count
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub cpus: u32,

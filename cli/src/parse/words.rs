@@ -135,7 +135,7 @@ pub fn array(text: &str) -> Result<v1::ArraySpec, ListError> {
         Some((tasks, limit)) => (tasks, Some(array_limit(limit)?).filter(|limit| *limit > 0)),
         None => (text, None),
     };
-    Ok(v1::ArraySpec { ranges: ranges(tasks)?, limit })
+    Ok(v1::ArraySpec { ranges: ranges(tasks)?, limit, race: false })
 }
 
 /// Reads how many tasks of an array may run at once; `none` is 0: any number.

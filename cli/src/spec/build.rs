@@ -122,7 +122,10 @@ fn requested(options: &JobOptions, here: &Here, dir: &Path) -> v1::JobSpec {
         umask: here.umask,
         nofile: here.nofile,
         node: options.node.clone(),
-        array: options.array.clone(),
+        array: options
+            .array
+            .clone()
+            .map(|array| v1::ArraySpec { race: options.race || array.race, ..array }),
         hold: options.hold,
         retries: options.retries,
         retry_on: retry_on(&options.retry_on),

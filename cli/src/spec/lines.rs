@@ -221,7 +221,9 @@ fn array_of(value: &Value) -> Result<v1::ArraySpec, String> {
         }
         _ => return Err(wrong("must be text such as \"0-99%4\"".to_owned())),
     };
-    array(&text).map_err(|why| wrong(why.to_string()))
+    let race = value.get("race").and_then(Value::as_bool).unwrap_or(false);
+    let array = array(&text).map_err(|why| wrong(why.to_string()))?;
+    Ok(v1::ArraySpec { race, ..array })
 }
 
 /// A field that is there and not null: null means that it does not apply.

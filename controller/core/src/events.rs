@@ -125,6 +125,9 @@ fn what(ledger: &Ledger, what: &What) -> String {
         What::Held => "held it".to_owned(),
         What::Released => "released it".to_owned(),
         What::Priority { to } => format!("set its priority to {to}"),
+        What::RaceWon { winner } => {
+            format!("task {winner} is the first that is DONE: the others are cancelled")
+        }
         What::Named { to } => format!("gave it the name {to}"),
         What::TimeLimit { to_ms: None } => "lifted its time limit".to_owned(),
         What::TimeLimit { to_ms: Some(ms) } => {

@@ -50,7 +50,7 @@ fn array() -> usize {
     let spec = v1::JobSpec {
         argv: vec![b"true".to_vec()],
         cpus: 1,
-        array: Some(v1::ArraySpec { ranges, limit: None }),
+        array: Some(v1::ArraySpec { ranges, ..Default::default() }),
         ..Default::default()
     };
     let mut proposal = proposal(0, &spec.encode_to_vec());

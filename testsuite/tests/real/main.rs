@@ -21,6 +21,8 @@
 //! | several on one data directory: one has it, the others are refused by name | `one_directory.rs` |
 //! | a node's directory goes away while jobs wait: they wait on at no cost | `directory_away.rs` |
 //! | a disk without room: refusals by name, true ends, restarts, and on by itself | `disk_full.rs` |
+//! | a race, a portfolio, a training that goes on from its checkpoint | `patterns.rs` |
+//! | a recorded workflow and the trace of a cluster | `replay.rs` |
 //! | a real program: ffmpeg | `ffmpeg.rs` |
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a surprise must end the test")]
 
@@ -41,6 +43,8 @@ mod kept_output;
 mod limits;
 mod one_directory;
 mod outage;
+mod patterns;
+mod replay;
 mod retries;
 mod service;
 mod set;

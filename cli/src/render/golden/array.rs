@@ -11,6 +11,7 @@ fn array() -> Task {
         total: 2_000,
         counts: counts.map(|(state, n)| (state.to_owned(), n)).into(),
         limit: Some(4),
+        race: false,
     });
     array
 }

@@ -71,6 +71,7 @@ struct ArrayJson {
     total: u64,
     counts: BTreeMap<String, u64>,
     limit: Option<u32>,
+    race: bool,
 }
 
 /// Why a task ended: its kind, and the fields that this kind has.
@@ -180,6 +181,7 @@ impl From<&ArrayView> for ArrayJson {
             total: array.total,
             counts: array.counts.clone().into_iter().collect(),
             limit: array.limit,
+            race: array.race,
         }
     }
 }

@@ -145,6 +145,11 @@ impl Array {
         self.limit
     }
 
+    /// Whether its first task that is DONE cancels the others: then it is DONE with any of them.
+    pub fn races(&self) -> bool {
+        self.head.spec().array.as_ref().is_some_and(|array| array.race)
+    }
+
     /// Its tasks by state.
     pub fn tally(&self) -> &Tally {
         &self.tally

@@ -1,6 +1,7 @@
 //! Cancel and signal: what waits ends at once; of the rest an intent is kept, which the leader
 //! carries out when the node is there (B6).
 
+use super::array::Array;
 use super::book::Ledger;
 use super::cause::{What, Who};
 use super::exit::ExitReason;
@@ -114,6 +115,24 @@ impl Ledger {
         let edit = Edit::new(asker, Verb::Cancel, answer_code(&verdict), self.led_ms);
         self.remember(target, edit);
         Ok(verdict)
+    }
+
+    /// A task is DONE: of an array that is a race the others are cancelled, as if its owner had asked.
+    pub(super) fn won(&mut self, id: TaskId) {
+        let array = self.array(id.job).filter(|array| array.races());
+        let (Some(winner), Some(head)) = (id.index, array.map(Array::head)) else { return };
+        let owner = Arc::clone(&head.by);
+        let by = v1::Requester { user: owner.name.clone(), uid: owner.uid, admin: false };
+        // The same for every winner: two that end at once cancel the rest once.
+        let request = RequestId::parse(&format!("race/{}", id.job));
+        let asker = Asker { by: &by, user: owner, request };
+        let first = self.recall(&Target::All(id.job), &asker, Verb::Cancel);
+        if first.is_ok_and(|known| known.is_none()) {
+            let cause = self.cause(self.by_leader(), What::RaceWon { winner });
+            self.update_array(id.job, |array| array.head.note(cause));
+            // It can only be refused to somebody else.
+            let _ = self.cancel_members(&Target::All(id.job), &asker);
+        }
     }
 
     fn cancel_intent(&self, asker: &Asker<'_>, at_once: bool) -> CancelIntent {

@@ -132,6 +132,11 @@ pub enum What {
         /// To; 0: any number.
         to: u32,
     },
+    /// Of an array that is a race: this task was the first that is DONE, so the others are cancelled.
+    RaceWon {
+        /// Its number.
+        winner: u32,
+    },
     /// It was given another name.
     Named {
         /// The new one.

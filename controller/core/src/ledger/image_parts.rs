@@ -359,15 +359,6 @@ fn cause_image(cause: &Cause) -> v1::ImageCause {
         What::OrderLost => 11,
         What::Held => 12,
         What::Released => 13,
-        What::Priority { to } => set(&mut image, i64::from(*to), 14),
-        What::ArrayLimit { to } => set(&mut image, i64::from(*to), 50),
-        What::Named { to } => {
-            image.text = to.to_string();
-            70
-        }
-        What::TimeLimit { to_ms } => set(&mut image, to_ms.map_or(0, u64::cast_signed), 71),
-        What::Cpus { to } => set(&mut image, i64::from(*to), 72),
-        What::Mem { to_bytes } => set(&mut image, to_bytes.cast_signed(), 73),
         What::SuspendRequested => 15,
         What::ResumeRequested => 16,
         What::Late { kind, status } => {
@@ -376,6 +367,13 @@ fn cause_image(cause: &Cause) -> v1::ImageCause {
         }
         What::Suspended => 18,
         What::Resumed => 19,
+        What::Priority { .. }
+        | What::ArrayLimit { .. }
+        | What::Named { .. }
+        | What::TimeLimit { .. }
+        | What::RaceWon { .. }
+        | What::Cpus { .. }
+        | What::Mem { .. } => set_image(&cause.what, &mut image),
         What::Closed { .. }
         | What::Proven { .. }
         | What::LateAttempt { .. }
@@ -383,6 +381,23 @@ fn cause_image(cause: &Cause) -> v1::ImageCause {
         | What::OrphanGone { .. } => closed_image(&cause.what, &mut image),
     };
     image
+}
+
+/// What was set, and what followed from it; gives the code.
+fn set_image(what: &What, image: &mut v1::ImageCause) -> u32 {
+    match what {
+        What::Priority { to } => set(image, i64::from(*to), 14),
+        What::ArrayLimit { to } => set(image, i64::from(*to), 50),
+        What::Named { to } => {
+            image.text = to.to_string();
+            70
+        }
+        What::TimeLimit { to_ms } => set(image, to_ms.map_or(0, u64::cast_signed), 71),
+        What::RaceWon { winner } => set(image, i64::from(*winner), 74),
+        What::Cpus { to } => set(image, i64::from(*to), 72),
+        What::Mem { to_bytes } => set(image, to_bytes.cast_signed(), 73),
+        _ => 0,
+    }
 }
 
 /// Something was set to a number; gives the code.

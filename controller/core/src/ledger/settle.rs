@@ -94,6 +94,9 @@ impl Ledger {
     pub(super) fn end(&mut self, id: TaskId, done: bool, reason: ExitReason, told: Told, who: Who) {
         let ending = self.ending(done, reason, told, who);
         self.update(id, |job| ending.end(job));
+        if done {
+            self.won(id);
+        }
     }
 
     /// An end that is decided now.

@@ -44,6 +44,7 @@ impl Reader {
             12 => What::Held,
             13 => What::Released,
             14 => What::Priority { to: signed(image.a)? },
+            74 => What::RaceWon { winner: number(image.a)? },
             70 => What::Named { to: image.text.as_str().into() },
             71 => What::TimeLimit { to_ms: Some(image.a.cast_unsigned()).filter(|ms| *ms > 0) },
             72 => What::Cpus { to: number(image.a)? },

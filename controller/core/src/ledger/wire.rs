@@ -180,7 +180,9 @@ impl Array {
         let counts = self.tally().by_name();
         let named = |count: (&StateName, &u64)| (count.0.as_str().to_owned(), *count.1);
         let failed = counts.contains_key(&StateName::Exit);
+        let won = self.races() && counts.contains_key(&StateName::Done);
         let state = match (self.terminal(), failed) {
+            (true, _) if won => StateName::Done,
             (true, true) => StateName::Exit,
             _ => counts.keys().next().copied().unwrap_or(StateName::Pend),
         };
@@ -192,6 +194,7 @@ impl Array {
         task.position = self.records().map(Job::changed_position).max().unwrap_or(task.position);
         task.attempt = 0;
         task.array = Some(v1::ArrayView {
+            race: self.races(),
             tasks: self.asked(),
             total: self.total(),
             counts: counts.iter().map(named).collect(),

@@ -382,7 +382,7 @@ pub const LEASE_MS: u64 = 40_000;
 
 fn array_spec() -> v1::JobSpec {
     let ranges = vec![v1::TaskRange { first: 0, last: 4, step: 1 }];
-    v1::JobSpec { array: Some(v1::ArraySpec { ranges, limit: None }), ..spec() }
+    v1::JobSpec { array: Some(v1::ArraySpec { ranges, ..Default::default() }), ..spec() }
 }
 
 fn leased_spec() -> v1::JobSpec {

@@ -11,7 +11,7 @@ fn range(first: u32, last: u32) -> v1::TaskRange {
 }
 
 fn array_spec(ranges: Vec<v1::TaskRange>, limit: Option<u32>) -> v1::JobSpec {
-    v1::JobSpec { array: Some(v1::ArraySpec { ranges, limit }), ..spec() }
+    v1::JobSpec { array: Some(v1::ArraySpec { ranges, limit, race: false }), ..spec() }
 }
 
 fn array(world: &mut World, last: u32, limit: Option<u32>) -> JobId {
@@ -257,4 +257,27 @@ fn an_array_of_more_tasks_than_may_be_kept_stays_for_who_waits_for_it() {
     let many = array(&mut world, 999_999, None);
     cancel(&mut world, vec![many.0], vec![], "c1");
     assert!(!world.ledger.evicted(many) && !world.ledger.evicted(other));
+}
+
+#[test]
+fn the_first_task_of_a_race_that_is_done_cancels_the_others() {
+    let mut world = World::with_node();
+    let array = v1::ArraySpec { ranges: vec![range(0, 9)], limit: Some(3), race: true };
+    let job = world.submit_spec(v1::JobSpec { array: Some(array), ..spec() });
+    assert_eq!(give(&mut world).len(), 3);
+    end(&mut world, task(job, 0), 256);
+    let tally = |world: &World| *world.ledger.array(job).unwrap().tally();
+    assert_eq!(tally(&world).ended(), 1, "a failure ends nothing else");
+    end(&mut world, task(job, 1), 0);
+    assert_eq!((tally(&world).ended(), tally(&world).of(Kind::Dispatched)), (9, 1));
+    assert!(world.ledger.job(task(job, 2)).unwrap().cancel().is_some(), "its node is told");
+    // Another one that was done meanwhile keeps its own end.
+    end(&mut world, task(job, 2), 0);
+    assert_eq!((tally(&world).ended(), tally(&world).of(Kind::Done)), (10, 2));
+    let whole = world.ledger.array(job).unwrap().to_wire(&world.ledger);
+    assert_eq!(&*whole.state, "DONE", "it was won");
+    let events = crate::events(&world.ledger, job).unwrap().events;
+    let won = "task 1 is the first that is DONE: the others are cancelled";
+    let told = events.iter().filter(|event| event.what == won).count();
+    assert_eq!(told, 1, "{events:?}");
 }

@@ -177,6 +177,7 @@ fn submit_of(
     let array = (tasks > 0).then(|| v1::ArraySpec {
         ranges: vec![v1::TaskRange { first: 0, last: u32::from(tasks) - 1, step: 0 }],
         limit: Some(u32::from(limit)),
+        race: request % 5 == 4,
     });
     let spec = v1::JobSpec { cpus: u32::from(cpus), hold, retries, array, ..base };
     let (blobs, command) =

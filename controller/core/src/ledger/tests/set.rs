@@ -103,7 +103,7 @@ fn what_a_node_was_given_is_not_changed_and_what_waits_is() {
 fn of_an_array_all_or_some_are_changed_in_one_step() {
     let mut world = World::with_node();
     let range = v1::TaskRange { first: 0, last: 999_999, step: 1 };
-    let array = v1::ArraySpec { ranges: vec![range], limit: None };
+    let array = v1::ArraySpec { ranges: vec![range], ..Default::default() };
     configure(&mut world, v1::Policy { max_queue: 2_000_000, ..v1::Policy::default() });
     let job = world.submit_spec(v1::JobSpec { array: Some(array), ..spec() });
     assert_eq!(set(&mut world, job, "s1", time(To::LimitMs(7_000))), Ok(()));
