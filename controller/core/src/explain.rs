@@ -2,11 +2,15 @@
 
 use crate::ledger::{
     Agent, Array, DownWhy, ExitReason, Fence, Grant, Job, Ledger, Session, State, Unknown, What,
+    points,
 };
-use crate::scheduler::{self, NodeVerdict, Reach, Refusal, Why};
+use crate::scheduler::{self, NodeVerdict, Outlook, Rank, Reach, Refusal, Start, Why};
 use crate::words;
 use proto::{TaskId, v1};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Jobs that an explanation names where it waits for their ends.
+const AFTER_TOLD: usize = 5;
 
 /// What the leader sees of the agents right now: the only part of an explanation that is not in
 /// the ledger.
@@ -41,6 +45,11 @@ impl Sight {
             }
         }
         Reach { reachable, refusing }
+    }
+
+    /// The led time of the question: it goes on while the log is quiet.
+    fn led(&self, ledger: &Ledger) -> u64 {
+        ledger.led().saturating_add(self.now_wall_ms.saturating_sub(ledger.wall()))
     }
 
     fn silence(&self, agent_id: &str) -> Option<u64> {
@@ -129,17 +138,16 @@ fn intents(ledger: &Ledger, job: &Job) -> Vec<String> {
 }
 
 fn queued(ledger: &Ledger, sight: &Sight, job: &Job, answer: &mut v1::ExplainAnswer) {
-    let id = job.task_id();
-    let Some(why) = scheduler::why(ledger, &sight.reach(), id) else { return };
+    let (id, led_ms) = (job.task_id(), sight.led(ledger));
+    let reach = sight.reach();
+    let outlook = Outlook::new(ledger, &reach, led_ms);
+    let Some(why) = outlook.why(id) else { return };
     answer.headline = format!("Job {id} is PEND: {}.", why.summary);
     answer.nodes = why.nodes.iter().map(|node| node_line(ledger, sight, node)).collect();
-    let place = 1 + ledger.pending().take_while(|other| other.id() != id.job).count();
-    let waited = words::duration(sight.now_wall_ms.saturating_sub(job.submit_wall_ms()));
-    answer.lines.push(format!(
-        "Place {place} of {} in the queue (priority {}, waiting {waited}).",
-        ledger.pending_count(),
-        job.priority()
-    ));
+    if let Some(rank) = Rank::of(ledger, id, led_ms) {
+        (answer.place, answer.queued) = (rank.place, rank.of);
+        answer.lines.extend(standing(ledger, job, &rank, led_ms));
+    }
     if job.node_faults() > 0 {
         answer.lines.push(format!(
             "It is at attempt {}: {} could not be started, which was its node's fault.",
@@ -155,11 +163,44 @@ fn queued(ledger: &Ledger, sight: &Sight, job: &Job, answer: &mut v1::ExplainAns
             job.retries()
         ));
     }
-    answer.lines.extend(outlook(ledger, job, &why));
+    answer.lines.extend(prospects(job, &why, outlook.start(id).as_ref()));
+    if let Some(at) = outlook.start(id).and_then(|start| start.kept.at_wall_ms) {
+        answer.start_wall_ms = Some(at);
+    }
+}
+
+/// Its place, the parts of its number, and who is right before it.
+fn standing(ledger: &Ledger, job: &Job, rank: &Rank, led_ms: u64) -> Vec<String> {
+    let Rank { place, of, number, ahead } = rank;
+    let waited = words::duration(led_ms.saturating_sub(job.eligible_led_ms()));
+    let share = match number.share {
+        0 => String::new(),
+        share => {
+            let (held, all) = (ledger.bound_by_user(job.by().number).cpus, ledger.cpus());
+            let user = words::user(&job.by().name);
+            format!(" - {} ({user} has {held} of {all} cpus)", points(share))
+        }
+    };
+    let (total, priority, age) =
+        (points(number.total()), points(number.priority), points(number.age));
+    let mut lines = vec![format!(
+        "Place {place} of {of} in the queue. Its number is {total}: priority {priority} + {age} (waited \
+         {waited}){share}."
+    )];
+    let before = ahead.and_then(|ahead| Some((ahead, ledger.job(ahead.task)?)));
+    if let Some((ahead, other)) = before {
+        let by = match ahead.more {
+            0 => "submitted before it".to_owned(),
+            more => format!("{} more", points(more)),
+        };
+        let user = words::user(&other.by().name);
+        lines.push(format!("Right before it: {} of {user}, {by}.", ahead.task));
+    }
+    lines
 }
 
 /// What would have to happen for it to start.
-fn outlook(ledger: &Ledger, job: &Job, why: &Why) -> Option<String> {
+fn prospects(job: &Job, why: &Why, start: Option<&Start>) -> Option<String> {
     if !why.nodes.is_empty()
         && why.nodes.iter().all(|n| n.refusal.as_ref().is_some_and(|r| r.never()))
     {
@@ -169,23 +210,52 @@ fn outlook(ledger: &Ledger, job: &Job, why: &Why) -> Option<String> {
              cancel {id}, and ask for {instead}."
         ));
     }
-    let busy = |node: &&NodeVerdict| matches!(node.refusal, Some(Refusal::Busy { .. }));
-    let away = |node: &&NodeVerdict| matches!(node.refusal, Some(Refusal::Unreachable { .. }));
-    let Some(node) = why.nodes.iter().find(busy) else {
-        let refuses = |node: &&NodeVerdict| matches!(node.refusal, Some(Refusal::TakesNone { .. }));
-        if let Some(node) = why.nodes.iter().find(refuses) {
-            return Some(format!("It waits until {} takes jobs again.", node.name));
-        }
-        let node = why.nodes.iter().find(away)?;
-        return Some(format!("It waits until {} is heard again.", node.name));
+    if why.starts || why.limit.is_some() {
+        return None;
+    }
+    let find = |wanted: fn(&Refusal) -> bool| {
+        why.nodes.iter().find(|node| node.refusal.as_ref().is_some_and(wanted))
     };
-    let holders: Vec<String> =
-        ledger.held_by(&node.agent_id).take(5).map(|held| held.id().to_string()).collect();
-    match holders.is_empty() {
-        true => None,
-        false => {
-            Some(format!("It could start when jobs of {} end: {}.", node.name, holders.join(", ")))
-        }
+    if let Some(start) = start.filter(|start| !start.kept.after.is_empty()) {
+        return Some(when(start));
+    }
+    let shorter =
+        |refusal: &Refusal| matches!(refusal, Refusal::KeptFor { at_wall_ms: Some(_), .. });
+    if let Some(node) = find(shorter) {
+        let id = job.task_id();
+        return Some(format!(
+            "It could go before that on {} with a time limit that ends it in time: docket set {id} --time \
+             DURATION",
+            node.name
+        ));
+    }
+    if let Some(node) = find(|refusal| matches!(refusal, Refusal::TakesNone { .. })) {
+        return Some(format!("It waits until {} takes jobs again.", node.name));
+    }
+    let node = find(|refusal| matches!(refusal, Refusal::Unreachable { .. }))?;
+    Some(format!("It waits until {} is heard again.", node.name))
+}
+
+/// By when it starts, and whose ends that takes.
+fn when(start: &Start) -> String {
+    let Start { name, kept, reserved, .. } = start;
+    let after: Vec<String> = kept.after.iter().take(AFTER_TOLD).map(TaskId::to_string).collect();
+    let more = kept.after.len().saturating_sub(AFTER_TOLD);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let after = format!("{}{more}", after.join(", "));
+    let (end, their) = if kept.after.len() == 1 { ("ends", "its") } else { ("end", "their") };
+    match (kept.at_wall_ms.map(words::time_of_day), reserved) {
+        (Some(at), true) => format!(
+            "{name} is kept for it: it starts there by {at}, when {after} {end} by {their} time limits."
+        ),
+        (None, true) => format!(
+            "{name} is kept for it until enough of these end, not all of which have a time limit: {after}."
+        ),
+        (Some(at), false) => format!(
+            "It could start on {name} by {at}, when {after} {end} by {their} time limits, if none before it \
+             takes that."
+        ),
+        (None, false) => format!("It could start when jobs of {name} end: {after}."),
     }
 }
 

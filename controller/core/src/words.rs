@@ -64,6 +64,29 @@ pub(crate) fn user(name: &str) -> String {
     if name == "nobody" { format!("user {name}") } else { name.to_owned() }
 }
 
+/// The name that is closest to what was written, if it could be a typing error.
+pub(crate) fn nearest<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
+    let far = |name: &&'a str| distance(written, name);
+    let best = known.iter().copied().min_by_key(far)?;
+    (far(&best) <= 1 + best.len() / 4).then_some(best)
+}
+
+/// Letters to change, add or leave out to make one of the other.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut next = vec![i + 1];
+        for (j, y) in b.iter().enumerate() {
+            let at = |row: &[usize], k: usize| row.get(k).copied().unwrap_or(usize::MAX - 1);
+            let changed = at(&row, j) + usize::from(x != *y);
+            next.push(changed.min(at(&row, j + 1) + 1).min(at(&next, j) + 1));
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or_default()
+}
+
 /// How it ended, in words.
 pub(crate) fn end(reason: &ExitReason, status: Option<u32>) -> String {
     let beside = match status.and_then(WaitEnd::decode) {
@@ -153,6 +176,18 @@ mod tests {
         assert_eq!(start_failure(&failure), text);
         failure.message.clear();
         assert_eq!(start_failure(&failure), "could not be started: exec ./nightly: errno 2");
+    }
+
+    #[test]
+    fn a_typing_error_finds_the_name_that_was_meant() {
+        let known = ["default", "gpu", "short"];
+        for (written, meant) in
+            [("defualt", Some("default")), ("gpus", Some("gpu")), ("shor", Some("short"))]
+        {
+            assert_eq!(nearest(written, &known), meant);
+        }
+        assert_eq!(nearest("overnight", &known), None);
+        assert_eq!(nearest("", &[]), None);
     }
 
     #[test]

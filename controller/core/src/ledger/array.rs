@@ -1,7 +1,6 @@
 //! An array job: many tasks of one specification. Tasks that differ in nothing but their number
 //! share one record; a task gets one of its own when it is given to a node or changed alone.
 
-use super::index::Place;
 use super::job::Job;
 use super::ranges::Ranges;
 use super::state::{Kind, StateName};
@@ -35,8 +34,15 @@ pub struct Array {
     own: BTreeMap<u32, Arc<BTreeMap<u32, Arc<Job>>>>,
     tally: Tally,
     /// Tasks with a record of their own that are queued, in scheduling order.
-    queued: BTreeSet<(Reverse<i32>, u32)>,
+    queued: BTreeSet<Again>,
     last_end: (u64, u64),
+}
+
+/// Place among the tasks of an array that are queued again: priority, age, number.
+type Again = (Reverse<i32>, u64, u32);
+
+fn again(job: &Job, number: u32) -> Again {
+    (Reverse(job.priority), job.eligible_led_ms, number)
 }
 
 /// Tasks by kind of state.
@@ -215,31 +221,47 @@ impl Array {
         self.group(number).map(|group| &group.members)
     }
 
-    /// Places of this array in the queue: one for each record that tasks share, one for all that are
-    /// queued again. None while its limit is reached.
-    pub(super) fn places(&self) -> impl Iterator<Item = (&Job, Place)> {
-        let place = |priority, number| (Reverse(priority), self.task_id(number));
+    /// Tasks of this array that have a place in the queue: the first of each record that tasks share, and
+    /// of all that are queued again. None while its limit is reached.
+    pub(super) fn places(&self) -> impl Iterator<Item = (&Job, TaskId)> {
         let shared = self.groups.iter().filter(|group| group.job.kind() == Kind::Queued);
-        let shared =
-            shared.filter_map(move |g| Some((&*g.job, place(g.job.priority, g.members.first()?))));
-        let first = self.queued.first().copied();
-        let own = first.and_then(|(Reverse(priority), number)| {
-            Some((self.own_task(number)?, place(priority, number)))
-        });
+        let shared = shared.filter_map(|g| Some((&*g.job, self.task_id(g.members.first()?))));
+        let first = self.queued.first();
+        let own = first.and_then(|(_, _, n)| Some((self.own_task(*n)?, self.task_id(*n))));
         shared.chain(own).filter(|_| !self.full())
     }
 
-    /// The place of the queued task behind that one, among those that have one place together.
-    pub(crate) fn behind(&self, place: Place) -> Option<Place> {
-        let (priority, TaskId { index, .. }) = place;
-        let number = index?;
-        if self.own_task(number).is_some() {
-            let rest = (Bound::Excluded((priority, number)), Bound::Unbounded);
-            let (priority, next) = self.queued.range(rest).next()?;
-            return Some((*priority, self.task_id(*next)));
+    /// The queued task behind that one, among those that have one place together.
+    pub(crate) fn behind(&self, number: u32) -> Option<(&Job, TaskId)> {
+        if let Some(job) = self.own_task(number) {
+            let rest = (Bound::Excluded(again(job, number)), Bound::Unbounded);
+            let (_, _, next) = self.queued.range(rest).next()?;
+            return Some((self.own_task(*next)?, self.task_id(*next)));
         }
-        let next = self.shared_with(number)?.after(number)?;
-        Some((priority, self.task_id(next)))
+        let group = self.group(number)?;
+        Some((&*group.job, self.task_id(group.members.after(number)?)))
+    }
+
+    /// Whether two tasks have one place in the queue together.
+    pub(crate) fn together(&self, a: u32, b: u32) -> bool {
+        match (self.own_task(a), self.own_task(b)) {
+            (Some(_), Some(_)) => true,
+            (None, None) => self.shared_with(a).is_some_and(|members| members.contains(b)),
+            _ => false,
+        }
+    }
+
+    /// How many queued tasks stand where that one has its place, and how many of them before it.
+    pub(crate) fn rank(&self, number: u32) -> (u64, u64) {
+        match self.own_task(number) {
+            Some(job) => {
+                let before = self.queued.range(..again(job, number)).count();
+                (self.queued.len() as u64, before as u64)
+            }
+            None => self
+                .shared_with(number)
+                .map_or((0, 0), |members| (members.len(), members.below(number))),
+        }
     }
 
     /// Gives a task a record of its own, if it has none. Its group changes its place in the queue.
@@ -259,7 +281,7 @@ impl Array {
     /// Enters a task with a record of its own. The tally is the caller's.
     fn put(&mut self, number: u32, job: Job) {
         if job.kind() == Kind::Queued {
-            self.queued.insert((Reverse(job.priority), number));
+            self.queued.insert(again(&job, number));
         }
         let page = self.own.entry(number / PAGE).or_default();
         Arc::make_mut(page).insert(number, Arc::new(job));
@@ -300,18 +322,18 @@ impl Array {
         edit: impl FnOnce(&mut Job) -> R,
     ) -> Option<R> {
         let job = self.own_mut(number)?;
-        let before = (job.kind(), Reverse(job.priority));
+        let before = (job.kind(), again(job, number));
         let result = edit(job);
-        let after = (job.kind(), Reverse(job.priority));
+        let after = (job.kind(), again(job, number));
         let end = end_of(job);
         self.tally.leave(before.0, 1);
         self.tally.enter(after.0, 1);
         self.last_end = self.last_end.max(end);
         if before.0 == Kind::Queued {
-            self.queued.remove(&(before.1, number));
+            self.queued.remove(&before.1);
         }
         if after.0 == Kind::Queued {
-            self.queued.insert((after.1, number));
+            self.queued.insert(after.1);
         }
         Some(result)
     }

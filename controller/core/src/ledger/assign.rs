@@ -28,6 +28,9 @@ impl Ledger {
             let limit = array.limit().unwrap_or_default();
             return Ok(stale(format!("{limit} tasks of the array are on nodes, its limit")));
         }
+        if let Some(reached) = self.limit_reached(job) {
+            return Ok(stale(reached.to_string()));
+        }
         let agent = self
             .agents
             .get(command.agent_id.as_str())

@@ -6,6 +6,9 @@ use proto::v1;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// The queue of jobs that name none; it is always there.
+pub(super) const QUEUE: &str = "default";
+
 /// BLAKE3 of a blob.
 pub type Hash = [u8; 32];
 
@@ -29,6 +32,8 @@ pub struct Spec {
     pub spec: v1::JobSpec,
     /// What it asks of a node.
     pub ask: Arc<Ask>,
+    /// Name of its queue.
+    pub queue: Arc<str>,
 }
 
 /// What a task asks of a node. Tasks with equal asks fit and fail alike.
@@ -90,7 +95,9 @@ impl Spec {
     pub fn decode(hash: Hash, bytes: &[u8]) -> Result<Spec, prost::DecodeError> {
         let spec = v1::JobSpec::decode(bytes)?;
         let ask = Arc::new(Ask::of(&spec));
-        Ok(Spec { hash, bytes: bytes.into(), spec, ask })
+        let queue = if spec.queue.is_empty() { QUEUE } else { spec.queue.as_str() };
+        let queue = Arc::from(queue);
+        Ok(Spec { hash, bytes: bytes.into(), spec, ask, queue })
     }
 }
 

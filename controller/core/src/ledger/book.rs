@@ -5,14 +5,15 @@ use super::blobs::{Blob, Interned, Spec};
 use super::cause::{Cause, What, Who};
 use super::deferred::{Deferred, Registry};
 use super::ids::{Opening, Range};
-use super::index::{Indexes, Place, Used};
+use super::index::{Bound, Indexes, Used};
 use super::job::Job;
+use super::line::{Line, Place};
 use super::moves;
-use super::node::{Agent, Session};
+use super::node::{Agent, DownWhy, Session};
 use super::outcome::Rejection;
 use super::policy::default_policy;
 use super::ranges::Ranges;
-use super::state::StateName;
+use super::state::{Kind, StateName};
 use super::table::{Entry, Table};
 use super::users::Users;
 use proto::{JobId, OrderId, TaskId, v1};
@@ -317,21 +318,37 @@ impl Ledger {
         self.index.waiting.values().flatten().filter_map(|id| self.job(*id))
     }
 
-    /// Queued jobs in scheduling order: priority, then the order of submits.
-    pub fn pending(&self) -> impl Iterator<Item = &Job> {
-        self.index.queue.iter().filter_map(|(_, id)| self.job(*id))
-    }
-
     /// How many jobs wait in the queue.
     pub fn pending_count(&self) -> u64 {
         self.index.queued
     }
 
-    /// Queued jobs of each distinct ask, in scheduling order.
-    pub(crate) fn classes(
-        &self,
-    ) -> impl Iterator<Item = (&Arc<super::Ask>, impl Iterator<Item = Place>)> {
-        self.index.classes.iter().map(|(ask, class)| (ask, class.iter().copied()))
+    /// The lines of the queue, each in its order.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = (&Line, &BTreeSet<Place>)> {
+        self.index.lines.iter()
+    }
+
+    /// The place of a queued task.
+    pub(crate) fn place(&self, job: &Job, id: TaskId) -> Place {
+        (self.index.ranking.key(job), id)
+    }
+
+    /// What the user of that number has.
+    pub fn bound_by_user(&self, user: u32) -> Bound {
+        self.index.users.get(&user).copied().unwrap_or_default()
+    }
+
+    /// What the queue of that name has.
+    pub fn bound_by_queue(&self, queue: &str) -> Bound {
+        self.index.queues.get(queue).copied().unwrap_or_default()
+    }
+
+    /// Cpus of all nodes that have not left: what a user's share is a part of.
+    pub fn cpus(&self) -> u64 {
+        let here = |agent: &&Agent| {
+            !matches!(agent.session(), Session::Down(DownWhy::Left | DownWhy::Goodbye))
+        };
+        self.agents().filter(here).map(|agent| u64::from(agent.cpus())).sum()
     }
 
     pub(super) fn ids_held_by(&self, agent_id: &str) -> Vec<TaskId> {
@@ -354,7 +371,7 @@ impl Ledger {
             None => {
                 let job = self.jobs.job_mut(id.job).expect(found);
                 self.index.remove(job);
-                let result = moving(job, edit);
+                let result = moving(self.led_ms, job, edit);
                 self.index.add(job);
                 result
             }
@@ -362,10 +379,10 @@ impl Ledger {
                 let array = self.jobs.array_mut(id.job).expect(found);
                 self.index.remove_array(array);
                 array.part(number);
-                let index = &mut self.index;
+                let (index, led_ms) = (&mut self.index, self.led_ms);
                 let result = array.change_own(number, |job| {
                     index.remove_member(job);
-                    let result = moving(job, edit);
+                    let result = moving(led_ms, job, edit);
                     index.add_member(job);
                     result
                 });
@@ -396,12 +413,8 @@ impl Ledger {
     ) -> u64 {
         let Some(array) = self.jobs.array_mut(id) else { return 0 };
         self.index.remove_array(array);
-        let changed = array.change_shared(which, |job| {
-            let before = job.kind();
-            let changed = edit(job);
-            debug_assert!(moves::legal(before, job.kind()), "{before:?} -> {:?}", job.kind());
-            changed
-        });
+        let led_ms = self.led_ms;
+        let changed = array.change_shared(which, |job| moving(led_ms, job, &mut edit));
         self.index.add_array(array);
         self.touched(TaskId::plain(id));
         changed
@@ -427,10 +440,14 @@ impl Ledger {
     }
 }
 
-/// Edits a job; its state may only move as the table of moves says.
-fn moving<R>(job: &mut Job, edit: impl FnOnce(&mut Job) -> R) -> R {
+/// Edits a job; its state may only move as the table of moves says. Who was kept from the queue and enters
+/// it begins to age there.
+fn moving<R>(led_ms: u64, job: &mut Job, edit: impl FnOnce(&mut Job) -> R) -> R {
     let before = job.kind();
     let result = edit(job);
+    if before == Kind::Held && job.kind() == Kind::Queued {
+        job.eligible_led_ms = led_ms;
+    }
     debug_assert!(moves::legal(before, job.kind()), "{before:?} -> {:?}", job.kind());
     result
 }

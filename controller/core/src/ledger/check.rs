@@ -16,7 +16,11 @@ impl Ledger {
     /// # Panics
     /// With the name of the first one that is broken.
     pub fn check(&self) {
-        assert_eq!(Indexes::of(&self.jobs), self.index, "the indexes are what the jobs make them");
+        assert_eq!(
+            Indexes::of(&self.jobs, &self.policy),
+            self.index,
+            "the indexes are what the jobs make them"
+        );
         self.check_content();
         self.check_deferred();
         let mut newest_led = 0;
@@ -88,6 +92,11 @@ impl Ledger {
 
     fn check_job(&self, job: &Job) {
         let id = job.id;
+        let eligible = job.submit_led_ms..=self.led_ms;
+        assert!(
+            eligible.contains(&job.eligible_led_ms),
+            "job {id}: eligible since its submit, or later"
+        );
         assert!(job.attempt >= 1, "job {id}: attempts count from 1");
         assert!(job.node_faults <= NODE_FAULTS_MAX, "job {id}: node faults are limited");
         // More where a restored ledger adopted one of which it had not seen the assignment.

@@ -19,6 +19,7 @@ impl Ledger {
         self.judge_identity(command)?;
         if let Some(policy) = policy {
             self.policy = policy;
+            self.index.rank_again(&self.jobs, &self.policy);
         }
         if let Some(id) = &command.cluster_id {
             self.cluster_id.clone_from(id);

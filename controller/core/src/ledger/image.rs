@@ -61,7 +61,7 @@ impl Ledger {
                 .iter()
                 .map(|(from, to)| v1::ImageIds { from: from.0, to: to.0 })
                 .collect(),
-            policy: Some(self.policy),
+            policy: Some(self.policy.clone()),
             request_floor_wall_ms: self.request_floor_wall_ms,
             counters: self.counters.to_map(),
         }

@@ -176,6 +176,7 @@ fn job_image(job: &Job) -> v1::ImageJob {
         submit_wall_ms: job.submit_wall_ms,
         submit_led_ms: job.submit_led_ms,
         submit_position: job.submit_position,
+        eligible_led_ms: (job.eligible_led_ms != job.submit_led_ms).then_some(job.eligible_led_ms),
         changed_position: job.changed_position,
         attempt: job.attempt,
         priority: job.priority,

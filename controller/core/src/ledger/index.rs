@@ -2,21 +2,28 @@
 //! `check` compares them with ones built anew.
 
 use super::array::Array;
-use super::blobs::Ask;
 use super::job::Job;
+use super::line::{Line, Place};
+use super::number::Ranking;
 use super::request::RequestId;
 use super::state::{Kind, State, StateName};
 use super::table::{Slot, Table};
 use proto::mutants::Mutant;
+use proto::v1::Policy;
 use proto::{JobId, OrderId, TaskId};
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Place in the queue: higher priority first, then the order of submits. Of tasks of an array that share
-/// a record, and of those that are queued again, only the first has a place: those behind it are found
-/// in the array.
-pub(crate) type Place = (Reverse<i32>, TaskId);
+/// What a user or a queue has: what their limits count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Bound {
+    /// Tasks that have not ended.
+    pub live: u64,
+    /// Attempts on nodes, and closed ones that may still live.
+    pub tasks: u64,
+    /// The cpus of those.
+    pub cpus: u64,
+}
 
 /// What an agent's live attempts bind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -34,10 +41,14 @@ pub struct Used {
 /// Indexes over the table.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Indexes {
-    /// Queued tasks in scheduling order.
-    pub queue: BTreeSet<Place>,
-    /// The same, by what they ask: equal asks fail alike, so a pass looks at one of each.
-    pub classes: BTreeMap<Arc<Ask>, BTreeSet<Place>>,
+    /// Queued tasks, in lines of those that fit and fail alike: a pass looks at one of each.
+    pub lines: BTreeMap<Line, BTreeSet<Place>>,
+    /// What the keys of their places are made of.
+    pub ranking: Ranking,
+    /// What each user has, by number; nobody who has nothing.
+    pub users: BTreeMap<u32, Bound>,
+    /// The same of each queue.
+    pub queues: BTreeMap<Arc<str>, Bound>,
     /// Live attempts by agent, in order of their orders.
     pub held: BTreeMap<Arc<str>, BTreeSet<(OrderId, TaskId)>>,
     /// Retries by the agent of the closed attempt that they wait for: a proof finds them by this.
@@ -62,8 +73,8 @@ pub(super) struct Indexes {
 
 impl Indexes {
     /// Built from first principles.
-    pub fn of(table: &Table) -> Indexes {
-        let mut indexes = Indexes::default();
+    pub fn of(table: &Table, policy: &Policy) -> Indexes {
+        let mut indexes = Indexes { ranking: Ranking::of(policy), ..Indexes::default() };
         for (id, slot) in table.slots() {
             match slot {
                 Slot::Job(job) => {
@@ -86,12 +97,29 @@ impl Indexes {
         indexes
     }
 
+    /// Makes the places anew after a change of what their keys are made of.
+    pub fn rank_again(&mut self, table: &Table, policy: &Policy) {
+        if self.ranking == Ranking::of(policy) {
+            return;
+        }
+        self.ranking = Ranking::of(policy);
+        self.lines.clear();
+        for (_, slot) in table.slots() {
+            match slot {
+                Slot::Job(job) if job.kind() == Kind::Queued => self.enqueue(job, job.task_id()),
+                Slot::Array(array) => array.places().for_each(|(job, id)| self.enqueue(job, id)),
+                Slot::Job(_) | Slot::Request(_) | Slot::Empty => {}
+            }
+        }
+    }
+
     /// Enters a plain job under its present state.
     pub fn add(&mut self, job: &Job) {
         self.count(job.kind(), 1);
+        self.live_of(job, u64::from(!job.terminal()), 0);
         self.add_member(job);
         match &job.state {
-            State::Queued => self.enqueue(job, place(job)),
+            State::Queued => self.enqueue(job, job.task_id()),
             State::Done(ended) | State::Exit(ended) => {
                 self.ended.insert((ended.ended_led_ms, ended.position, job.id));
                 self.completed += 1;
@@ -103,9 +131,10 @@ impl Indexes {
     /// Takes a plain job out again; its state must be the one it was entered under.
     pub fn remove(&mut self, job: &Job) {
         self.uncount(job.kind(), 1);
+        self.live_of(job, 0, u64::from(!job.terminal()));
         self.remove_member(job);
         match &job.state {
-            State::Queued => self.dequeue(job, place(job)),
+            State::Queued => self.dequeue(job, job.task_id()),
             State::Done(ended) | State::Exit(ended) => {
                 self.ended.remove(&(ended.ended_led_ms, ended.position, job.id));
                 self.completed -= 1;
@@ -119,7 +148,8 @@ impl Indexes {
         for kind in Kind::ALL {
             self.count(kind, array.tally().of(kind));
         }
-        array.places().for_each(|(job, place)| self.enqueue(job, place));
+        self.live_of(array.head(), array.total() - array.tally().ended(), 0);
+        array.places().for_each(|(job, id)| self.enqueue(job, id));
         if array.terminal() {
             let (led_ms, position) = array.last_end();
             self.ended.insert((led_ms, position, array.id()));
@@ -132,7 +162,8 @@ impl Indexes {
         for kind in Kind::ALL {
             self.uncount(kind, array.tally().of(kind));
         }
-        array.places().for_each(|(job, place)| self.dequeue(job, place));
+        self.live_of(array.head(), 0, array.total() - array.tally().ended());
+        array.places().for_each(|(job, id)| self.dequeue(job, id));
         if array.terminal() {
             let (led_ms, position) = array.last_end();
             self.ended.remove(&(led_ms, position, array.id()));
@@ -158,18 +189,39 @@ impl Indexes {
         }
     }
 
-    fn enqueue(&mut self, job: &Job, place: Place) {
-        self.queue.insert(place);
-        self.classes.entry(Arc::clone(job.ask())).or_default().insert(place);
+    fn enqueue(&mut self, job: &Job, id: TaskId) {
+        let place = (self.ranking.key(job), id);
+        self.lines.entry(Line::of(job)).or_default().insert(place);
     }
 
-    fn dequeue(&mut self, job: &Job, place: Place) {
-        self.queue.remove(&place);
-        if let Some(class) = self.classes.get_mut(job.ask()) {
-            class.remove(&place);
-            if class.is_empty() {
-                self.classes.remove(job.ask());
+    fn dequeue(&mut self, job: &Job, id: TaskId) {
+        let line = Line::of(job);
+        if let Some(places) = self.lines.get_mut(&line) {
+            places.remove(&(self.ranking.key(job), id));
+            if places.is_empty() {
+                self.lines.remove(&line);
             }
+        }
+    }
+
+    fn live_of(&mut self, job: &Job, more: u64, less: u64) {
+        self.bind(job, |bound| bound.live = bound.live + more - less);
+    }
+
+    /// Changes what the user and the queue of a job have.
+    fn bind(&mut self, job: &Job, change: impl Fn(&mut Bound)) {
+        let user = self.users.entry(job.by.number).or_default();
+        change(user);
+        if *user == Bound::default() {
+            self.users.remove(&job.by.number);
+        }
+        if !self.queues.contains_key(job.queue()) {
+            self.queues.insert(Arc::clone(job.queue()), Bound::default());
+        }
+        let Some(queue) = self.queues.get_mut(job.queue()) else { return };
+        change(queue);
+        if *queue == Bound::default() {
+            self.queues.remove(job.queue());
         }
     }
 
@@ -189,6 +241,11 @@ impl Indexes {
             used.mem_bytes += grant.mem_bytes;
             used.gpus += u64::from(grant.gpus);
             used.jobs += 1;
+            let cpus = u64::from(grant.cpus);
+            self.bind(job, |bound| {
+                bound.tasks += 1;
+                bound.cpus += cpus;
+            });
         }
         if let State::Unknown(unknown) = &job.state {
             self.unknown.insert((unknown.since_led_ms, id));
@@ -201,6 +258,11 @@ impl Indexes {
             && !Mutant::ResourcesKept.active()
         {
             self.release(grant, job.task_id());
+            let cpus = u64::from(grant.cpus);
+            self.bind(job, |bound| {
+                bound.tasks -= 1;
+                bound.cpus -= cpus;
+            });
         }
         if let State::Unknown(unknown) = &job.state {
             self.unknown.remove(&(unknown.since_led_ms, job.task_id()));
@@ -235,8 +297,4 @@ impl Indexes {
     pub fn live(&self) -> u64 {
         self.counts.iter().filter(|(name, _)| !name.terminal()).map(|(_, count)| count).sum()
     }
-}
-
-fn place(job: &Job) -> Place {
-    (Reverse(job.priority), job.task_id())
 }

@@ -24,6 +24,7 @@ pub struct Job {
     pub(super) request: RequestId,
     pub(super) submit_wall_ms: u64,
     pub(super) submit_led_ms: u64,
+    pub(super) eligible_led_ms: u64,
     pub(super) submit_position: u64,
     pub(super) changed_position: u64,
     pub(super) state: State,
@@ -196,6 +197,17 @@ impl Job {
         self.submit_led_ms
     }
 
+    /// Since when it may start, led ms: its submit, or when it was released last. Its age counts from
+    /// here, through all attempts.
+    pub fn eligible_led_ms(&self) -> u64 {
+        self.eligible_led_ms
+    }
+
+    /// The name of its queue.
+    pub fn queue(&self) -> &Arc<str> {
+        &self.spec.queue
+    }
+
     /// Log position of its submit.
     pub fn submit_position(&self) -> u64 {
         self.submit_position
@@ -273,7 +285,7 @@ impl Job {
     }
 
     /// Whether its tree is stopped, as far as its node told.
-    pub(super) fn stopped(&self) -> bool {
+    pub(crate) fn stopped(&self) -> bool {
         match &self.state {
             State::Suspended(_) => true,
             State::Unknown(unknown) => unknown.was.kind() == Kind::Suspended,

@@ -3,6 +3,7 @@
 
 use super::book::Ledger;
 use super::job::{Changes, Job};
+use super::limits::queue_of;
 use super::outcome::Rejection;
 use super::{Ask, Spec};
 use proto::v1;
@@ -15,19 +16,35 @@ impl Ledger {
         &self,
         spec: &v1::JobSpec,
     ) -> Result<Option<NonZeroU64>, Rejection> {
-        let max = self.policy.max_time_ms;
-        let limit = spec.time_limit_ms.or(self.policy.default_time_ms).or(max);
-        self.judge_limit(limit)
+        let queue = queue_of(spec);
+        let of_queue = self.queue(queue).and_then(|queue| queue.default_time_ms);
+        let max = self.max_time(queue).map(|(max, _)| max);
+        let default = of_queue.or(self.policy.default_time_ms).or(max);
+        // A default of the cluster may be above the bound of one queue: the bound then.
+        let default = default.map(|ms| max.map_or(ms, |max| ms.min(max)));
+        self.judge_limit(spec.time_limit_ms.or(default), queue)
     }
 
-    /// Refuses a limit that is above `max_time`.
-    pub(super) fn judge_limit(&self, limit: Option<u64>) -> Result<Option<NonZeroU64>, Rejection> {
-        match self.policy.max_time_ms {
-            Some(max) if limit.is_none_or(|limit| limit > max) => {
-                Err(Rejection::OverMaxTime { asked_ms: limit, max_ms: max })
+    /// Refuses a limit that is above `max_time` of the cluster or of the queue.
+    pub(super) fn judge_limit(
+        &self,
+        limit: Option<u64>,
+        queue: &str,
+    ) -> Result<Option<NonZeroU64>, Rejection> {
+        match self.max_time(queue) {
+            Some((max, key)) if limit.is_none_or(|limit| limit > max) => {
+                Err(Rejection::OverMaxTime { asked_ms: limit, max_ms: max, key })
             }
             _ => Ok(limit.and_then(NonZeroU64::new)),
         }
+    }
+
+    /// The longest limit that a job of a queue may have, and which key says so.
+    fn max_time(&self, queue: &str) -> Option<(u64, String)> {
+        let of_queue = self.queue(queue).and_then(|queue| queue.max_time_ms);
+        let of_queue = of_queue.map(|ms| (ms, format!("queues.{queue}.max_time")));
+        let of_all = self.policy.max_time_ms.map(|ms| (ms, "max_time".to_owned()));
+        of_queue.into_iter().chain(of_all).min_by_key(|(ms, _)| *ms)
     }
 }
 

@@ -21,6 +21,8 @@ mod request;
 mod array;
 mod blobs;
 mod index;
+mod line;
+mod number;
 mod table;
 mod users;
 
@@ -35,6 +37,7 @@ mod fence;
 mod ids;
 mod join;
 mod limit;
+mod limits;
 mod loss;
 mod manifest;
 mod retry;
@@ -65,11 +68,15 @@ pub use drain::{DRAIN_REASON_MAX, Drained};
 pub use exit::{ExitReason, WaitEnd};
 pub use ids::IDS_PER_GENERATION;
 pub use image::{Frozen, IMAGE_CHUNK_BYTES};
-pub(crate) use index::Place;
-pub use index::Used;
+pub use index::{Bound, Used};
 pub use job::{CancelIntent, Job, SignalRequest, SuspendIntent};
+pub(crate) use limits::Room;
+pub use limits::{Counted, Reached, Whose};
+pub(crate) use line::{Line, Place, kill_grace};
 pub use moves::{MOVES, Move};
 pub use node::{Agent, DownWhy, FactsLost, NodeFault, Session};
+pub(crate) use number::POINT;
+pub use number::{Number, Weights, points};
 pub use outcome::{
     Applied, CancelResult, CancelVerdict, EditResult, ManifestOutcome, Outcome, Rejection,
 };

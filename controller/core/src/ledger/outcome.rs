@@ -1,5 +1,6 @@
 //! What an entry did: values that every replica computes alike, never errors of `apply`.
 
+use super::limits::Reached;
 use super::ranges::Ranges;
 use super::state::StateName;
 use crate::words;
@@ -166,13 +167,53 @@ pub enum Rejection {
         limit: u64,
     },
     /// The time limit is above what the cluster allows.
-    #[error("{}", over_max_time(*asked_ms, *max_ms))]
+    #[error("{}", over_max_time(*asked_ms, *max_ms, key))]
     OverMaxTime {
         /// What was asked for, ms; `None`: no limit.
         asked_ms: Option<u64>,
-        /// `max_time`, ms.
+        /// The most that is allowed, ms.
         max_ms: u64,
+        /// By which key.
+        key: String,
     },
+    /// No queue of that name takes jobs.
+    #[error("{}", no_such_queue(asked, nearest.as_deref(), known))]
+    NoSuchQueue {
+        /// What was asked for.
+        asked: String,
+        /// What may have been meant.
+        nearest: Option<String>,
+        /// Those there are.
+        known: String,
+    },
+    /// The queue is for others.
+    #[error("queue {queue} does not take jobs of {user}: it is for {users}")]
+    NotInQueue {
+        /// Which.
+        queue: String,
+        /// Who asked.
+        user: String,
+        /// Who may.
+        users: String,
+    },
+    /// The priority is above what the queue allows.
+    #[error(
+        "a priority of {asked} is above what queue {queue} allows: at most {max} (queues.{queue}.max_priority)"
+    )]
+    OverPriority {
+        /// What was asked for.
+        asked: i32,
+        /// The highest allowed.
+        max: i32,
+        /// By which queue.
+        queue: String,
+    },
+    /// A user or a queue would have more tasks than allowed.
+    #[error("{0}; try again when some have ended")]
+    OverLimit(Box<Reached>),
+    /// A limit would never let it start.
+    #[error("it could never start: {0}; ask for less")]
+    NeverWithin(Box<Reached>),
     /// The id was never given.
     #[error("no job {job}: the newest is {newest}")]
     NoSuchJob {
@@ -335,16 +376,21 @@ impl CancelResult {
     }
 }
 
-fn over_max_time(asked_ms: Option<u64>, max_ms: u64) -> String {
+fn over_max_time(asked_ms: Option<u64>, max_ms: u64, key: &str) -> String {
     let max = words::duration(max_ms);
     match asked_ms {
         Some(asked) => {
             let asked = words::duration(asked);
-            format!(
-                "a time limit of {asked} is above what is allowed here: at most {max} (max_time)"
-            )
+            format!("a time limit of {asked} is above what is allowed here: at most {max} ({key})")
         }
-        None => format!("a time limit is needed here: at most {max} (max_time)"),
+        None => format!("a time limit is needed here: at most {max} ({key})"),
+    }
+}
+
+fn no_such_queue(asked: &str, nearest: Option<&str>, known: &str) -> String {
+    match nearest {
+        Some(nearest) => format!("no queue {asked}: did you mean {nearest}? There are: {known}"),
+        None => format!("no queue {asked}: there are {known}"),
     }
 }
 

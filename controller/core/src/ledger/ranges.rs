@@ -52,6 +52,12 @@ impl Ranges {
         self.stretches.range(next..).next().map(|(first, _)| *first)
     }
 
+    /// How many of its numbers are less than the given one.
+    pub fn below(&self, number: u32) -> u64 {
+        let begin = self.stretches.range(..number);
+        begin.map(|(first, last)| u64::from((*last).min(number - 1) - first) + 1).sum()
+    }
+
     /// Whether the number is in it.
     pub fn contains(&self, number: u32) -> bool {
         self.stretch_of(number).is_some()
@@ -152,6 +158,7 @@ mod tests {
             prop_assert_eq!(ranges.len(), plain.len() as u64);
             prop_assert_eq!(ranges.contains(n), plain.contains(&n));
             prop_assert_eq!(ranges.first(), plain.first().copied());
+            prop_assert_eq!(ranges.below(n), plain.range(..n).count() as u64);
             let above = plain.range((std::ops::Bound::Excluded(n), std::ops::Bound::Unbounded)).next();
             prop_assert_eq!(ranges.after(n), above.copied());
             let (own, others) = (set(&ranges), set(&other));

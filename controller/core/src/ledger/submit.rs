@@ -75,12 +75,14 @@ impl Ledger {
         retry::judge(&spec.spec, &self.policy)?;
         let env = self.blob("env_hash", content.env, blobs)?;
         let stdin = content.stdin.map(|hash| self.blob("stdin_hash", hash, blobs)).transpose()?;
+        self.judge_queue(&spec.spec, by)?;
         let limit_ms = self.limit_at_submit(&spec.spec)?;
         let array = array_of(&spec.spec)?;
         let tasks = array.as_ref().map_or(1, Ranges::len);
         if self.live().saturating_add(tasks) > self.policy.max_queue {
             return Err(Rejection::QueueFull { limit: self.policy.max_queue });
         }
+        self.judge_limits(&spec.spec, by, tasks)?;
         let user = user.unwrap_or_else(|| self.users.intern(&by.user, by.uid));
         let user_key = command.user_key;
         let job =
@@ -118,6 +120,7 @@ impl Ledger {
             user_key,
             submit_wall_ms: self.wall_ms,
             submit_led_ms: self.led_ms,
+            eligible_led_ms: self.led_ms,
             submit_position: self.applied,
             changed_position: self.applied,
             attempt: 1,

@@ -122,7 +122,7 @@ impl Reader {
         if !self.ended {
             return Err(ImageError::Broken { record: self.records, what: "the end is missing" });
         }
-        self.ledger.index = Indexes::of(&self.ledger.jobs);
+        self.ledger.index = Indexes::of(&self.ledger.jobs, &self.ledger.policy);
         Ok(self.ledger)
     }
 
@@ -240,6 +240,7 @@ impl Reader {
             request: RequestId::parse(&image.request_id),
             submit_wall_ms: image.submit_wall_ms,
             submit_led_ms: image.submit_led_ms,
+            eligible_led_ms: image.eligible_led_ms.unwrap_or(image.submit_led_ms),
             submit_position: image.submit_position,
             changed_position: image.changed_position,
             state: self.state(image)?,

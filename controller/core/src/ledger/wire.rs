@@ -34,7 +34,7 @@ impl Job {
             name: self.name(),
             user: self.by.name.clone(),
             uid: self.by.uid,
-            queue: if spec.queue.is_empty() { "default".to_owned() } else { spec.queue.clone() },
+            queue: self.queue().to_string(),
             state: self.state_name().as_str().to_owned(),
             substate: self.kind().substate().to_owned(),
             terminal: self.terminal(),

@@ -4,7 +4,7 @@
 use super::view::Free;
 use crate::ledger::{Agent, Ask};
 use crate::words;
-use proto::JobId;
+use proto::{JobId, TaskId};
 use std::fmt;
 
 /// Why a node does not take a task.
@@ -65,6 +65,13 @@ pub enum Refusal {
         asked: u64,
         /// How much is free.
         free: u64,
+    },
+    /// It is kept for a task that comes before, and this one could delay that.
+    KeptFor {
+        /// For which.
+        task: TaskId,
+        /// When that starts at the latest, wall ms; `None`: nobody knows.
+        at_wall_ms: Option<u64>,
     },
     /// It was heard, and says itself that it takes no jobs now.
     TakesNone {
@@ -214,6 +221,13 @@ impl fmt::Display for Refusal {
             Refusal::Busy { what, asked, free } => {
                 let (asked, free) = (what.amount(*asked), what.amount(*free));
                 write!(f, "{what}: {asked} asked, {free} free")
+            }
+            Refusal::KeptFor { task, at_wall_ms: Some(at) } => {
+                let at = words::time_of_day(*at);
+                write!(f, "kept for {task}, which starts there by {at}: this one could delay that")
+            }
+            Refusal::KeptFor { task, at_wall_ms: None } => {
+                write!(f, "kept for {task}, which waits there for jobs that have no time limit")
             }
             Refusal::TakesNone { why } => write!(f, "takes no jobs: {why}"),
             Refusal::Unreachable { why } => write!(f, "gets no new jobs: {why}"),

@@ -6,12 +6,19 @@ mod feasible;
 mod order;
 mod place;
 mod plan;
+mod rank;
+mod reserve;
+mod rooms;
 mod view;
+mod why;
 
 #[cfg(test)]
 mod tests;
 
 pub use feasible::{Refusal, Resource, feasible, id_taken};
-pub(crate) use plan::why_by_ledger;
-pub use plan::{NodeVerdict, Placement, Plan, Unplaced, Why, plan, why};
+pub use plan::{Placement, Plan, Unplaced, plan, plan_at};
+pub use rank::{Ahead, Rank};
+pub use reserve::Kept;
 pub use view::{Free, Reach};
+pub(crate) use why::why_by_ledger;
+pub use why::{NodeVerdict, Outlook, Start, Why, why};

@@ -1,8 +1,9 @@
 //! Which of the nodes that could take a task gets it. Each score is one function in one list.
 
 use super::feasible::feasible;
+use super::reserve::Reservations;
 use super::view::{Free, View};
-use crate::ledger::Ask;
+use crate::ledger::Line;
 use proto::JobId;
 
 type Score = fn(&Free) -> u64;
@@ -12,12 +13,19 @@ type Score = fn(&Free) -> u64;
 const SCORES: [Score; 3] = [gpus_left, cpus_left, memory_left];
 
 /// The best node's place in the view; `None`: none takes it.
-pub(super) fn choose(ask: &Ask, id: JobId, view: &View<'_>) -> Option<usize> {
+pub(super) fn choose(
+    line: &Line,
+    id: JobId,
+    view: &View<'_>,
+    reservations: &Reservations,
+) -> Option<usize> {
+    let ask = &line.ask;
     view.nodes
         .iter()
         .enumerate()
         .filter(|(_, (agent, _))| !view.taken_on(id, agent))
         .filter(|(_, (agent, free))| feasible(ask, agent, free, view.led_ms).is_none())
+        .filter(|(number, _)| reservations.allow(*number, line, view))
         .min_by_key(|(_, (_, free))| SCORES.map(|score| score(&free.without(ask))))
         .map(|(number, _)| number)
 }

@@ -1,12 +1,14 @@
 //! A pass: what goes where, and why the rest does not.
 
-use super::feasible::{Refusal, feasible, id_taken};
-use super::order::heads;
+use super::feasible::{Refusal, feasible};
+use super::order::{Head, heads};
 use super::place::choose;
-use super::view::{Free, Reach, View};
-use crate::ledger::{Agent, Ask, DownWhy, Kind, Ledger, Session};
+use super::reserve::{Reservations, Soonest};
+use super::rooms::{KeptBy, Rooms};
+use super::view::{Free, View};
+use crate::ledger::{Agent, Ask, Ledger, Line};
 use proto::{AttemptId, TaskId, v1};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// What a pass decided.
@@ -40,28 +42,6 @@ pub struct Unplaced {
     pub ask: Arc<Ask>,
 }
 
-/// Why a queued task does not start.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Why {
-    /// In one line, such as `cpus: 64 asked, 12 free`.
-    pub summary: String,
-    /// Node by node, by name.
-    pub nodes: Vec<NodeVerdict>,
-}
-
-/// What one node says to a task.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NodeVerdict {
-    /// Its agent's id.
-    pub agent_id: Arc<str>,
-    /// Its name.
-    pub name: String,
-    /// Cpus, memory and GPUs it has free now.
-    pub free: Free,
-    /// Why it does not take the task; `None`: it would.
-    pub refusal: Option<Refusal>,
-}
-
 impl Placement {
     /// The command that makes it durable.
     pub fn to_command(&self) -> v1::Command {
@@ -75,35 +55,145 @@ impl Placement {
     }
 }
 
-/// Places queued tasks, at most `max`, on the agents that may get orders: priority first, then
-/// the order of submits; a task that fits goes past one that does not.
+/// Places queued tasks, at most `max`, on the agents that may get orders, by the time of the newest entry.
 pub fn plan(ledger: &Ledger, reachable: &BTreeSet<String>, max: usize) -> Plan {
-    let mut plan = Plan::default();
-    let mut view = View::of(ledger, reachable);
+    plan_at(ledger, reachable, ledger.led(), max)
+}
+
+/// The same at a later led time: in the order of the queue. One that fits goes past one that does not where
+/// that cannot delay it.
+pub fn plan_at(ledger: &Ledger, reachable: &BTreeSet<String>, led_ms: u64, max: usize) -> Plan {
+    let view = View::of(ledger, reachable, led_ms);
     if !view.any_free() || ledger.pending_count() == 0 {
-        return plan;
+        return Plan::default();
     }
-    let mut heads = heads(ledger);
-    while plan.placements.len() < max
-        && view.any_free()
-        && let Some((id, ask, line)) = heads.first()
-    {
-        let place = choose(ask, id.job, &view).and_then(|number| view.nodes.get_mut(number));
-        let (Some((agent, free)), Some(job)) = (place, ledger.job(id)) else {
-            plan.unplaced.push(Unplaced { task: id, ask: Arc::clone(ask) });
+    let mut pass = Pass::new(ledger, view);
+    pass.run(max, View::any_free);
+    pass.plan
+}
+
+/// A pass while it goes on, and what it found.
+pub(super) struct Pass<'a> {
+    pub ledger: &'a Ledger,
+    pub view: View<'a>,
+    pub reservations: Reservations,
+    pub plan: Plan,
+    /// Why the lines that were left do not go on.
+    pub left: BTreeMap<&'a Line, Left>,
+    rooms: Rooms<'a>,
+    /// What found no room: users do not matter to that, so it is looked for once.
+    no_room: BTreeSet<(&'a Arc<Ask>, Option<u64>)>,
+}
+
+/// Why the first of a line is not placed, nor anything behind it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Left {
+    /// A limit is reached.
+    Limit(KeptBy),
+    /// No node takes it now.
+    NoRoom,
+}
+
+impl<'a> Pass<'a> {
+    pub fn new(ledger: &'a Ledger, view: View<'a>) -> Pass<'a> {
+        Pass {
+            ledger,
+            view,
+            reservations: Reservations::default(),
+            plan: Plan::default(),
+            left: BTreeMap::new(),
+            rooms: Rooms::new(ledger),
+            no_room: BTreeSet::new(),
+        }
+    }
+
+    /// Goes through the queue until nothing is left, or `max` are placed, or `on` says no.
+    pub fn run(&mut self, max: usize, on: impl Fn(&View<'a>) -> bool) {
+        let mut heads = heads(self.ledger);
+        while self.plan.placements.len() < max
+            && on(&self.view)
+            && let Some(head) = heads.first()
+        {
             // Who is kept from nodes by its id alone says nothing about those that ask the same.
-            match view.taken(id.job) {
-                true => heads.passed(line),
-                false => heads.refused(),
+            let alone = self.view.taken(head.task.job);
+            if heads.full(head.task) {
+                heads.passed();
+            } else if let Some(by) = self.rooms.keeps(head.task, head.line) {
+                self.limited(&head, by);
+                heads.refused();
+            } else if let Some(node) = self.node_for(&head, alone) {
+                self.place(node, &head);
+                heads.placed();
+            } else if alone {
+                heads.passed();
+            } else {
+                self.no_room(&head);
+                heads.refused();
             }
-            continue;
-        };
-        *free = free.without(ask);
-        free.on_trial |= agent.fault().is_some();
-        plan.placements.push(placement(AttemptId { task: id, attempt: job.attempt() }, agent));
-        heads.placed(line);
+        }
     }
-    plan
+
+    fn node_for(&self, head: &Head<'a>, alone: bool) -> Option<usize> {
+        let known = self.no_room.contains(&(&head.line.ask, head.line.lasts_ms));
+        if known && !alone {
+            return None;
+        }
+        choose(head.line, head.task.job, &self.view, &self.reservations)
+    }
+
+    fn place(&mut self, node: usize, head: &Head<'a>) {
+        let Some((agent, free)) = self.view.nodes.get_mut(node) else { return };
+        *free = free.without(&head.line.ask);
+        free.on_trial |= agent.fault().is_some();
+        let attempt = AttemptId { task: head.task, attempt: head.job.attempt() };
+        self.plan.placements.push(placement(attempt, agent));
+        self.reservations.place(node, head.task, head.line, &self.view);
+        self.rooms.take(head.line);
+    }
+
+    /// A limit keeps it. What is left of that is kept for it, if it could start otherwise: else those behind
+    /// it would use it up for ever.
+    fn limited(&mut self, head: &Head<'a>, by: KeptBy) {
+        if by.could_start() && !self.nodes_of(head).is_empty() {
+            self.rooms.close(&by, head.task);
+        }
+        self.left.insert(head.line, Left::Limit(by));
+    }
+
+    /// No node takes it now: one is kept for it.
+    fn no_room(&mut self, head: &Head<'a>) {
+        let ask = &head.line.ask;
+        self.left.insert(head.line, Left::NoRoom);
+        if !self.no_room.insert((ask, head.line.lasts_ms)) {
+            return;
+        }
+        self.plan.unplaced.push(Unplaced { task: head.task, ask: Arc::clone(ask) });
+        let nodes = self.nodes_of(head);
+        if self.reservations.reserve(head.task, ask, &nodes, &self.view, self.ledger) {
+            self.rooms.take(head.line);
+        }
+    }
+
+    /// The nodes that could run it, if they had room.
+    fn nodes_of(&self, head: &Head<'a>) -> Vec<usize> {
+        self.nodes_for(head.task, &head.line.ask)
+    }
+
+    /// Where it could start first if it were the next.
+    pub fn soonest(&self, task: TaskId, ask: &Ask) -> Option<Soonest> {
+        let nodes = self.nodes_for(task, ask);
+        self.reservations.soonest(task, ask, &nodes, &self.view, self.ledger)
+    }
+
+    fn nodes_for(&self, task: TaskId, ask: &Ask) -> Vec<usize> {
+        let could = |(agent, free): &(&Agent, Free)| {
+            let refusal = feasible(ask, agent, free, self.view.led_ms);
+            let busy = matches!(refusal, None | Some(Refusal::Busy { .. }));
+            busy && !self.view.taken_on(task.job, agent)
+        };
+        let nodes = self.view.nodes.iter().enumerate();
+        nodes.filter(|(_, node)| could(node)).map(|(number, _)| number).collect()
+    }
 }
 
 fn placement(attempt: AttemptId, agent: &Agent) -> Placement {
@@ -113,91 +203,4 @@ fn placement(attempt: AttemptId, agent: &Agent) -> Placement {
         incarnation: agent.incarnation(),
         journal_id: Arc::clone(agent.journal_id()),
     }
-}
-
-/// Why a queued task does not start; `None` if it is not queued.
-pub fn why(ledger: &Ledger, reach: &Reach, id: impl Into<TaskId>) -> Option<Why> {
-    let away = |agent: &Agent| match reach.refusing.get(&**agent.id()) {
-        _ if reach.reachable.contains(&**agent.id()) => None,
-        Some(why) => Some(Refusal::TakesNone { why: why.clone() }),
-        None => Some(unreachable(agent)),
-    };
-    why_where(ledger, away, id.into())
-}
-
-/// The same by what the ledger alone knows: whose session is joined and judged.
-pub(crate) fn why_by_ledger(ledger: &Ledger, id: impl Into<TaskId>) -> Option<Why> {
-    let away = |agent: &Agent| (agent.session() != Session::Up).then(|| unreachable(agent));
-    why_where(ledger, away, id.into())
-}
-
-/// `away`: why an agent gets no orders now at all.
-fn why_where(ledger: &Ledger, away: impl Fn(&Agent) -> Option<Refusal>, id: TaskId) -> Option<Why> {
-    let job = ledger.job(id).filter(|job| job.kind() == Kind::Queued)?;
-    let ask = job.ask();
-    let mut nodes: Vec<NodeVerdict> = ledger
-        .agents()
-        .map(|agent| {
-            let free = Free::of(agent, ledger);
-            // What will never be is told before what is not now.
-            let refusal = feasible(ask, agent, &free, ledger.led());
-            let never = refusal.clone().filter(Refusal::never);
-            let refusal =
-                never.or_else(|| away(agent)).or_else(|| id_taken(agent, id.job)).or(refusal);
-            let (agent_id, name) = (Arc::clone(agent.id()), agent.name().to_owned());
-            NodeVerdict { agent_id, name, free, refusal }
-        })
-        .collect();
-    nodes.sort_by(|a, b| (&a.name, &a.agent_id).cmp(&(&b.name, &b.agent_id)));
-    let full = ledger.array(id.job).filter(|array| array.room() == Some(0));
-    let summary = match full.and_then(|array| array.limit()) {
-        Some(limit) => format!("{limit} tasks of its array are on nodes, its limit"),
-        None => summary(&nodes),
-    };
-    Some(Why { summary, nodes })
-}
-
-fn unreachable(agent: &Agent) -> Refusal {
-    let why = match agent.session() {
-        Session::Joining => "its manifest is not judged yet",
-        Session::Up => "it is silent",
-        Session::Down(DownWhy::Silent) => "silent",
-        Session::Down(why) => why.as_str(),
-    };
-    Refusal::Unreachable { why: why.to_owned() }
-}
-
-/// The most helpful of the reasons: that of the node which could take it soonest.
-fn summary(nodes: &[NodeVerdict]) -> String {
-    if nodes.is_empty() {
-        return "no node has joined".to_owned();
-    }
-    let rank = |node: &NodeVerdict| match &node.refusal {
-        None => (0, 0),
-        Some(Refusal::Busy { free, .. }) => (1, u64::MAX - free),
-        Some(Refusal::IdTaken { .. } | Refusal::OnTrial { .. }) => (2, 0),
-        Some(Refusal::Drained { .. }) => (3, 1),
-        Some(Refusal::KeptOut { left_ms, .. }) => (2, *left_ms),
-        Some(Refusal::TakesNone { .. } | Refusal::Unreachable { .. }) => (3, 0),
-        Some(Refusal::TooSmall { asked, has, .. }) => (4, 1_000 - permille(*has, *asked)),
-        Some(Refusal::OtherNode { .. } | Refusal::Label { .. }) => (5, 0),
-    };
-    let Some(best) = nodes.iter().min_by_key(|node| rank(node)) else { return String::new() };
-    match &best.refusal {
-        None => "waits its turn".to_owned(),
-        Some(refusal @ Refusal::Busy { .. }) => refusal.to_string(),
-        Some(Refusal::OtherNode { asked }) => format!("no node is named {asked}"),
-        Some(Refusal::Label { key, value }) => format!("no node has the label {key}={value}"),
-        Some(refusal @ Refusal::TooSmall { .. }) => {
-            let closest = if nodes.len() > 1 { ", the closest" } else { "" };
-            format!("no node is large enough: {refusal} on {}{closest}", best.name)
-        }
-        Some(refusal) => format!("{} {refusal}", best.name),
-    }
-}
-
-/// How much of what is asked a node has that is too small for it.
-fn permille(has: u64, asked: u64) -> u64 {
-    let part = u128::from(has) * 1_000 / u128::from(asked.max(1));
-    u64::try_from(part).unwrap_or(1_000).min(1_000)
 }

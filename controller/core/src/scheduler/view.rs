@@ -45,6 +45,37 @@ impl Free {
         }
     }
 
+    /// After the end of what holds that much.
+    pub(super) fn with(self, cpus: u64, mem_bytes: u64, gpus: u64) -> Free {
+        Free {
+            on_trial: self.on_trial,
+            cpus: self.cpus.saturating_add(cpus),
+            mem_bytes: self.mem_bytes.saturating_add(mem_bytes),
+            gpus: self.gpus.saturating_add(gpus),
+        }
+    }
+
+    /// How much of the ask is missing, in permille of what is asked of each resource.
+    pub(super) fn missing(&self, ask: &Ask) -> u64 {
+        let of = |asked: u64, free: u64| match asked {
+            0 => 0,
+            _ => u128::from(asked.saturating_sub(free)) * 1_000 / u128::from(asked),
+        };
+        let parts = [
+            of(u64::from(ask.cpus), self.cpus),
+            of(ask.mem_bytes, self.mem_bytes),
+            of(u64::from(ask.gpus), self.gpus),
+        ];
+        parts.iter().sum::<u128>() as u64
+    }
+
+    /// Whether all of the ask fits.
+    pub(super) fn covers(&self, ask: &Ask) -> bool {
+        self.cpus >= u64::from(ask.cpus)
+            && self.mem_bytes >= ask.mem_bytes
+            && self.gpus >= u64::from(ask.gpus)
+    }
+
     /// After a placement.
     pub(super) fn without(self, ask: &Ask) -> Free {
         Free {
@@ -60,19 +91,28 @@ impl Free {
 pub(super) struct View<'a> {
     pub nodes: Vec<(&'a Agent, Free)>,
     pub led_ms: u64,
+    /// The time of the pass, wall ms.
+    pub now_wall_ms: u64,
     /// Ids of strays, each with its agent's: one of them keeps its job from that node.
     strays: BTreeSet<(JobId, &'a str)>,
 }
 
 impl<'a> View<'a> {
-    pub fn of(ledger: &'a Ledger, reachable: &BTreeSet<String>) -> View<'a> {
+    pub fn of(ledger: &'a Ledger, reachable: &BTreeSet<String>, now_led_ms: u64) -> View<'a> {
         let nodes = ledger
             .agents()
             .filter(|agent| reachable.contains(&**agent.id()))
             .map(|agent| (agent, Free::of(agent, ledger)))
             .collect();
         let on = |agent: &'a Agent| agent.strays().iter().map(|s| (s.task.job, &**agent.id()));
-        View { nodes, led_ms: ledger.led(), strays: ledger.agents().flat_map(on).collect() }
+        let later = now_led_ms.saturating_sub(ledger.led());
+        let now_wall_ms = ledger.wall().saturating_add(later);
+        View {
+            nodes,
+            led_ms: ledger.led(),
+            now_wall_ms,
+            strays: ledger.agents().flat_map(on).collect(),
+        }
     }
 
     /// Whether a stray of that id is on some node.
