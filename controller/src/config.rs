@@ -1,8 +1,11 @@
 //! The `[controller]` section of the configuration (design 7): parsed once, at the edge, into typed
 //! values; unknown keys and values without a unit are refused.
 
+use crate::queues::{self, QueueConfig};
+use docket_core::ledger::Weights;
 use proto::v1;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thiserror::Error;
@@ -52,6 +55,21 @@ pub struct Config {
     /// * Longest time limit that a job may name.
     #[serde(with = "human_duration_option", skip_serializing_if = "Option::is_none")]
     pub max_time: Option<Duration>,
+    /// * Points of a job's number for each point of its priority.
+    pub priority_weight: u32,
+    /// * For each hour that it waits.
+    pub age_weight: u32,
+    /// * Taken off from jobs of a user who has all cpus.
+    pub share_weight: u32,
+    /// * Tasks of one user on nodes at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_max_tasks: Option<u64>,
+    /// * Cpus that those of one user hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_max_cpus: Option<u64>,
+    /// * Tasks of one user that have not ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_max_queue: Option<u64>,
     /// How long archived log segments are kept, whichever bound comes first.
     pub history_retention: Retention,
     /// When a snapshot is due, whichever comes first.
@@ -62,6 +80,9 @@ pub struct Config {
     /// Shortest time without a leader before an election; the longest is twice that.
     #[serde(with = "human_duration")]
     pub raft_election_timeout: Duration,
+    /// * Queues by name; `default` is always there.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub queues: BTreeMap<String, QueueConfig>,
     /// Controller and agent are one process (`docket up`). Set by the role, never by a file.
     #[serde(skip)]
     pub embedded: bool,
@@ -101,6 +122,12 @@ pub enum ConfigError {
     /// Nowhere to keep the log.
     #[error("no data directory: give --data DIR or `data` in [controller]")]
     NoData,
+    /// A weight, a limit or a queue that cannot be.
+    #[error("{why}")]
+    Policy {
+        /// What is wrong.
+        why: String,
+    },
     /// A value that must be greater than another one.
     #[error("`{key}` is {value}: it must be more than {bound}, which is {bound_value}")]
     TooSmall {
@@ -134,10 +161,17 @@ impl Default for Config {
             fence_after: Duration::from_secs(600),
             default_time: None,
             max_time: None,
+            priority_weight: 1,
+            age_weight: 1,
+            share_weight: 100,
+            user_max_tasks: None,
+            user_max_cpus: None,
+            user_max_queue: None,
             history_retention: Retention::default(),
             snapshot_every: SnapshotEvery::default(),
             raft_heartbeat: Duration::from_millis(100),
             raft_election_timeout: Duration::from_millis(500),
+            queues: BTreeMap::new(),
             embedded: false,
         }
     }
@@ -169,7 +203,9 @@ impl Config {
             ("unknown_finish_max", self.unknown_finish_max),
             ("snapshot_every", self.snapshot_every.bytes.min(self.snapshot_every.commands)),
         ];
-        counts.into_iter().try_for_each(|(key, value)| at_least_one(key, value))
+        counts.into_iter().try_for_each(|(key, value)| at_least_one(key, value))?;
+        let judged = docket_core::ledger::judge_policy(&self.policy());
+        judged.map(drop).map_err(|why| ConfigError::Policy { why: why.to_string() })
     }
 
     /// The values that seed the ledger.
@@ -189,6 +225,14 @@ impl Config {
             fence_after_ms: millis(self.fence_after),
             default_time_ms: self.default_time.map(millis),
             max_time_ms: self.max_time.map(millis),
+            priority_weight: Some(self.priority_weight),
+            age_weight: Some(self.age_weight),
+            share_weight: Some(self.share_weight),
+            user_max_tasks: self.user_max_tasks,
+            user_max_cpus: self.user_max_cpus,
+            user_max_queue: self.user_max_queue,
+            queues: queues::to_policy(&self.queues),
+            closed_queues: true,
         }
     }
 
@@ -198,6 +242,9 @@ impl Config {
         let mine = self.policy();
         let d = |ms: u64| exact_duration(Duration::from_millis(ms));
         let n = |count: u64| count.to_string();
+        let c = |count: Option<u64>| count.map_or_else(|| "none".to_owned(), n);
+        let w = |weight: u32| weight.to_string();
+        let (my, their) = (Weights::of(&mine), Weights::of(ledger));
         let o = |ms: Option<u64>| ms.map_or_else(|| "none".to_owned(), d);
         let pairs = [
             ("heartbeat_timeout", d(mine.heartbeat_timeout_ms), d(ledger.heartbeat_timeout_ms)),
@@ -215,6 +262,13 @@ impl Config {
             ("fence_after", d(mine.fence_after_ms), d(ledger.fence_after_ms)),
             ("default_time", o(mine.default_time_ms), o(ledger.default_time_ms)),
             ("max_time", o(mine.max_time_ms), o(ledger.max_time_ms)),
+            ("priority_weight", w(my.priority), w(their.priority)),
+            ("age_weight", w(my.age), w(their.age)),
+            ("share_weight", w(my.share), w(their.share)),
+            ("user_max_tasks", c(mine.user_max_tasks), c(ledger.user_max_tasks)),
+            ("user_max_cpus", c(mine.user_max_cpus), c(ledger.user_max_cpus)),
+            ("user_max_queue", c(mine.user_max_queue), c(ledger.user_max_queue)),
+            ("queues", queues::to_text(&mine.queues), queues::to_text(&ledger.queues)),
         ];
         pairs.into_iter().filter(|(_, mine, theirs)| mine != theirs).collect()
     }
@@ -371,7 +425,7 @@ mod human_duration {
     }
 }
 
-mod human_duration_option {
+pub(crate) mod human_duration_option {
     use super::*;
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
@@ -418,6 +472,25 @@ mod tests {
         assert!(parse("heartbeat_timeout = 3").is_err());
         assert!(parse("heartbeat_timeuot = '3s'").is_err());
         assert!(parse("snapshot_every = 'x commands'").is_err());
+    }
+
+    #[test]
+    fn queues_and_weights_seed_the_ledger_and_are_checked() {
+        let text =
+            "age_weight = 5\nuser_max_cpus = 8\n[queues.short]\nmax_time = '1h'\npriority = 10";
+        let mut config = parse(text).unwrap();
+        config.data = "/tmp/x".into();
+        assert_eq!(config.check(), Ok(()));
+        let policy = config.policy();
+        assert_eq!((policy.age_weight, policy.user_max_cpus), (Some(5), Some(8)));
+        assert!(policy.closed_queues, "other names are refused");
+        let short = policy.queues.first().map(|q| (&*q.name, q.max_time_ms, q.priority));
+        assert_eq!(short, Some(("short", Some(3_600_000), 10)));
+        let written = toml::to_string(&config).unwrap();
+        assert_eq!(parse(&written).unwrap().queues, config.queues, "{written}");
+        assert!(parse("[queues.short]\nmax_task = 1").is_err());
+        config.age_weight = 0;
+        assert!(matches!(config.check(), Err(ConfigError::Policy { .. })));
     }
 
     #[test]

@@ -363,7 +363,7 @@ fn goes_on(node: Node, applied: Applied) -> impl FnMut() -> bool {
 
 /// The ledger's values are in force; a file that says otherwise must not mislead its reader.
 async fn warn_of_differences(config: &Config, pump: &PumpHandle) {
-    let Ok(policy) = pump.read(|view| *view.ledger.policy()).await else { return };
+    let Ok(policy) = pump.read(|view| view.ledger.policy().clone()).await else { return };
     for (key, file, ledger) in config.differences(&policy) {
         tracing::warn!(
             "{key} is {ledger} in this cluster, not {file} as configured here: the cluster's value was \

@@ -17,6 +17,7 @@ mod controller;
 
 mod config;
 mod directory;
+pub mod queues;
 mod repair;
 
 mod pump;

@@ -17,6 +17,8 @@ pub enum Kind {
     Words,
     /// A table of texts; in the environment `k=v` separated by commas.
     Labels,
+    /// A table of tables; in the environment `NAME.KEY=VALUE` separated by commas.
+    Queues,
 }
 
 /// One key.
@@ -37,7 +39,7 @@ const fn key(section: &'static str, name: &'static str, kind: Kind, usual: &'sta
 }
 
 /// All keys, in the order of design 7.
-pub const KEYS: [Key; 34] = [
+pub const KEYS: [Key; 41] = [
     key("client", "server", Kind::Text, ""),
     key("controller", "data", Kind::Text, ""),
     key("controller", "listen", Kind::Text, "127.0.0.1:7460"),
@@ -55,6 +57,13 @@ pub const KEYS: [Key; 34] = [
     key("controller", "fence_after", Kind::Duration, "10m"),
     key("controller", "default_time", Kind::Duration, ""),
     key("controller", "max_time", Kind::Duration, ""),
+    key("controller", "priority_weight", Kind::Count, "1"),
+    key("controller", "age_weight", Kind::Count, "1"),
+    key("controller", "share_weight", Kind::Count, "100"),
+    key("controller", "user_max_tasks", Kind::Count, ""),
+    key("controller", "user_max_cpus", Kind::Count, ""),
+    key("controller", "user_max_queue", Kind::Count, ""),
+    key("controller", "queues", Kind::Queues, ""),
     key("controller", "history_retention", Kind::Text, "90d, 10GiB"),
     key("controller", "snapshot_every", Kind::Text, "256MiB or 500000 commands"),
     key("controller", "raft_heartbeat", Kind::Duration, "100ms"),

@@ -188,6 +188,7 @@ impl Settings {
                 }
                 Value::Table(table)
             }
+            Kind::Queues => Value::Table(queues(words(), &wrong)?),
         };
         self.put(key, value, source)
     }
@@ -285,6 +286,10 @@ fn checked(kind: Kind, value: Value) -> Result<Value, String> {
             Value::Array(words) if words.iter().all(Value::is_str) => Ok(value),
             _ => Err("must be a list of texts".to_owned()),
         },
+        Kind::Queues => match &value {
+            Value::Table(queues) if queues.values().all(Value::is_table) => Ok(value),
+            _ => Err("must be a table for each queue".to_owned()),
+        },
         Kind::Labels => match &value {
             Value::Table(labels) if labels.values().all(Value::is_str) => Ok(value),
             _ => Err("must be a table of texts".to_owned()),
@@ -292,12 +297,44 @@ fn checked(kind: Kind, value: Value) -> Result<Value, String> {
     }
 }
 
+/// Queues as the environment has them: `short.max_tasks=4,short.users=mia+tom`.
+fn queues<'a>(
+    words: impl Iterator<Item = &'a str>,
+    wrong: &dyn Fn(&str) -> ConfigError,
+) -> Result<Table, ConfigError> {
+    let mut all = Table::new();
+    for word in words {
+        let parts =
+            word.split_once('=').and_then(|(key, value)| Some((key.split_once('.')?, value)));
+        let ((name, key), value) =
+            parts.ok_or_else(|| wrong(&format!("{word}: write NAME.KEY=VALUE")))?;
+        let value = match (key, value.parse()) {
+            ("users", _) => Value::Array(value.split('+').map(Value::from).collect()),
+            (_, Ok(number)) => Value::Integer(number),
+            (_, Err(_)) => Value::from(value),
+        };
+        let queue = all.entry(name).or_insert_with(|| Value::Table(Table::new()));
+        if let Value::Table(queue) = queue {
+            queue.insert(key.to_owned(), value);
+        }
+    }
+    Ok(all)
+}
+
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Array(words) => words.iter().map(shown).collect::<Vec<_>>().join(","),
         Value::Table(table) => {
-            let pair = |(name, value): (&String, &Value)| format!("{name}={}", shown(value));
+            let pair = |(name, value): (&String, &Value)| match value {
+                Value::Table(queue) => {
+                    let key = |(key, value): (&String, &Value)| {
+                        format!("{name}.{key}={}", shown(value).replace(',', "+"))
+                    };
+                    queue.iter().map(key).collect::<Vec<_>>().join(",")
+                }
+                value => format!("{name}={}", shown(value)),
+            };
             table.iter().map(pair).collect::<Vec<_>>().join(",")
         }
         other => other.to_string(),
@@ -373,6 +410,21 @@ mod tests {
     }
 
     #[test]
+    fn queues_are_read_from_file_and_environment_and_shown_as_they_are_written() {
+        let text = "[controller.queues.short]\nmax_tasks = 4\nusers = ['mia', 'tom']\n";
+        let mut settings = with_file(text).unwrap();
+        let shown = |settings: &Settings| settings.text("controller", "queues");
+        assert_eq!(shown(&settings).as_deref(), Some("short.max_tasks=4,short.users=mia+tom"));
+        let same = shown(&settings).unwrap();
+        let section = |s: &Settings| s.section::<controller::Config>("controller").unwrap().queues;
+        let from_file = section(&settings);
+        env(&mut settings, "DOCKET_CONTROLLER__QUEUES", &same).unwrap();
+        assert_eq!(section(&settings), from_file);
+        assert!(env(&mut settings, "DOCKET_CONTROLLER__QUEUES", "max_tasks=4").is_err());
+        assert!(with_file("[controller]\nqueues = 'short'\n").is_err());
+    }
+
+    #[test]
     fn the_defaults_that_are_shown_are_the_ones_in_force() {
         let mut shown = Settings::default();
         for key in Key::all().filter(|key| !key.usual.is_empty() && key.section != "client") {
@@ -394,6 +446,7 @@ mod tests {
                 (Kind::Count, _) => "1",
                 (Kind::Flag, _) => "true",
                 (Kind::Labels, _) => "a=b",
+                (Kind::Queues, _) => "a.max_time=1h,a.users=mia+tom,a.max_tasks=4",
                 (Kind::Text | Kind::Words, _) => "x",
             };
             let mut settings = Settings::default();

@@ -265,6 +265,7 @@ fn explain_puts_nodes_between_headline_and_the_rest() {
             "Place 1 of 2 in queue default (priority 0, waiting 3m10s).".to_owned(),
             "It could start when 98 and 103 end: by their limits at 11:40 at the latest, unless one of them is asked to go on.".to_owned(),
         ],
+        ..v1::ExplainAnswer::default()
     };
     let text = table().explain(&[answer]);
     fits(&text);

@@ -249,7 +249,8 @@ fn when(start: &Start) -> String {
             "{name} is kept for it: it starts there by {at}, when {after} {end} by {their} time limits."
         ),
         (None, true) => format!(
-            "{name} is kept for it until enough of these end, not all of which have a time limit: {after}."
+            "{name} is kept for it until enough of these have ended; without time limits nobody knows when: \
+             {after}."
         ),
         (Some(at), false) => format!(
             "It could start on {name} by {at}, when {after} {end} by {their} time limits, if none before it \

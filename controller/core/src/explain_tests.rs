@@ -30,8 +30,10 @@ fn a_pending_job_says_what_it_asks_and_who_holds_it() {
         told(&world, &sight(&world, 400), job),
         "Job 3 is PEND: cpus: 4 asked, 2 free.\n\
          \x20 n1  8 cpus, 2 free  cpus: 4 asked, 2 free\n\
-         Place 2 of 2 in the queue (priority 0, waiting 3m10s).\n\
-         It could start when jobs of n1 end: 1."
+         Place 2 of 2 in the queue. Its number is -74.94: priority 0.00 + 0.05 (waited 3m10s) - 75.00 \
+         (mia has 6 of 8 cpus).\n\
+         Right before it: 2 of mia, submitted before it.\n\
+         n1 is kept for it until enough of these have ended; without time limits nobody knows when: 1, 2."
     );
 }
 
@@ -47,7 +49,7 @@ fn a_job_that_waits_for_a_node_that_takes_none_tells_what_the_node_says() {
         told(&world, &sight, job),
         "Job 1 is PEND: n1 takes no jobs: the data directory /d was deleted.\n\
          \x20 n1  8 cpus, 8 free  takes no jobs: the data directory /d was deleted\n\
-         Place 1 of 1 in the queue (priority 0, waiting 0s).\n\
+         Place 1 of 1 in the queue. Its number is 0.00: priority 0.00 + 0.00 (waited 0s).\n\
          It waits until n1 takes jobs again."
     );
 }
@@ -60,7 +62,7 @@ fn a_job_that_can_never_run_is_told_so() {
         told(&world, &sight(&world, 0), job),
         "Job 1 is PEND: no node is large enough: cpus: 64 asked, 8 in all on n1.\n\
          \x20 n1  8 cpus  cpus: 64 asked, 8 in all: can never run it\n\
-         Place 1 of 1 in the queue (priority 0, waiting 0s).\n\
+         Place 1 of 1 in the queue. Its number is 0.00: priority 0.00 + 0.00 (waited 0s).\n\
          No node that has joined can ever run it. It starts if one joins that can; else: docket \
          cancel 1, and ask for less."
     );

@@ -136,6 +136,11 @@ fn not_leader(leader: Option<u64>, message: String) -> Status {
 pub fn rejected(rejection: &Rejection) -> Status {
     let (code, reason) = match rejection {
         Rejection::QueueFull { .. } => (Code::ResourceExhausted, "queue-full"),
+        Rejection::OverLimit(_) => (Code::ResourceExhausted, "over-limit"),
+        Rejection::NeverWithin(_) => (Code::InvalidArgument, "never-within-limit"),
+        Rejection::NoSuchQueue { .. } => (Code::InvalidArgument, "no-such-queue"),
+        Rejection::NotInQueue { .. } => (Code::PermissionDenied, "not-in-queue"),
+        Rejection::OverPriority { .. } => (Code::InvalidArgument, "over-priority"),
         Rejection::NoSuchJob { .. } => (Code::NotFound, "no-such-job"),
         Rejection::Stray { .. } => (Code::NotFound, "stray"),
         Rejection::Evicted { .. } => (Code::NotFound, "evicted"),

@@ -246,7 +246,7 @@ impl World {
             vec![command(Kind::Term(v1::TermCommand { leader: c as u64 + 1, term }))];
         if controller.ledger.cluster_id().is_empty() {
             commands.push(command(Kind::Configure(v1::ConfigureCommand {
-                policy: Some(self.plan.policy),
+                policy: Some(self.plan.policy.clone()),
                 cluster_id: Some("sim".to_owned()),
                 ..Default::default()
             })));

@@ -136,6 +136,9 @@ impl Ledger {
             }
             Verb::Priority => {
                 let to = i32::try_from(value).unwrap_or_default();
+                if let Some(array) = self.array(id) {
+                    self.judge_priority(array.head().queue(), to)?;
+                }
                 let cause = self.cause(who, What::Priority { to });
                 self.update_shared(id, which, |job| prioritise_waiting(job, to, &cause));
             }
@@ -235,6 +238,7 @@ impl Ledger {
             return Err(Rejection::AlreadyTerminal { job: id.job });
         }
         let to = i32::try_from(to).unwrap_or_default();
+        self.judge_priority(job.queue(), to)?;
         if job.priority == to {
             return Ok(());
         }

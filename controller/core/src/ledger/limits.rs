@@ -191,13 +191,31 @@ impl Ledger {
             let (queue, users) = (name.to_owned(), queue.users.join(", "));
             return Err(Rejection::NotInQueue { queue, user: by.user.clone(), users });
         }
-        match queue.max_priority {
-            Some(max) if spec.priority > max => {
-                let queue = name.to_owned();
-                Err(Rejection::OverPriority { asked: spec.priority, max, queue })
+        self.judge_priority(name, spec.priority)
+    }
+
+    /// Refuses a priority that a queue does not allow.
+    pub(super) fn judge_priority(&self, queue: &str, asked: i32) -> Result<(), Rejection> {
+        match self.queue(queue).and_then(|queue| queue.max_priority) {
+            Some(max) if asked > max => {
+                Err(Rejection::OverPriority { asked, max, queue: queue.to_owned() })
             }
             _ => Ok(()),
         }
+    }
+
+    /// Refuses so many cpus that no limit would ever let the job start.
+    pub(super) fn judge_cpus(&self, job: &Job, cpus: u32) -> Result<(), Rejection> {
+        let cpus = u64::from(cpus);
+        for whose in [Whose::User(job.by.number), Whose::Queue(Arc::clone(job.queue()))] {
+            let room = self.room(&whose);
+            if room.never(cpus) {
+                let numbers = (0, cpus, room.max_cpus.unwrap_or_default());
+                let reached = self.in_words(&whose, Counted::Cpus, numbers, Vec::new());
+                return Err(Rejection::NeverWithin(Box::new(reached)));
+            }
+        }
+        Ok(())
     }
 
     /// Refuses more tasks than user and queue may have, and tasks that no limit would ever let start.

@@ -80,6 +80,7 @@ pub use number::{Number, Weights, points};
 pub use outcome::{
     Applied, CancelResult, CancelVerdict, EditResult, ManifestOutcome, Outcome, Rejection,
 };
+pub use policy::judge as judge_policy;
 pub use ranges::Ranges;
 pub use request::RequestId;
 pub use retry::lease_asked;

@@ -38,7 +38,7 @@ pub(super) fn default_policy() -> Policy {
 }
 
 /// Completes and judges a policy: 0 and unspecified mean the default where 0 makes no sense.
-pub(super) fn judge(policy: &Policy) -> Result<Policy, Rejection> {
+pub fn judge(policy: &Policy) -> Result<Policy, Rejection> {
     let default = default_policy();
     let or = |given: u64, default: u64| if given == 0 { default } else { given };
     let on_disconnect = match policy.on_disconnect() {

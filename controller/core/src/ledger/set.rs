@@ -167,7 +167,10 @@ impl Ledger {
                 let why = "a node has it: what it was given it keeps until it ends";
                 return Err(wrong(job.id, job.kind(), why));
             }
-            Change::Cpus(cpus) => Value::Cpus(*cpus),
+            Change::Cpus(cpus) => {
+                self.judge_cpus(job, *cpus)?;
+                Value::Cpus(*cpus)
+            }
             Change::Mem(bytes) => Value::Mem(*bytes),
             Change::Name(name) => Value::Name(Arc::clone(name)),
             Change::Time(to) => {
@@ -175,7 +178,9 @@ impl Ledger {
                 let grows = limit.is_none_or(|limit| Some(limit) > job.limit_ms);
                 match asker.by.admin || !grows {
                     true => Value::Limit(limit),
-                    false => Value::Limit(self.judge_limit(limit.map(NonZeroU64::get))?),
+                    false => {
+                        Value::Limit(self.judge_limit(limit.map(NonZeroU64::get), job.queue())?)
+                    }
                 }
             }
         })

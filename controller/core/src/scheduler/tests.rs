@@ -58,11 +58,14 @@ fn every_placement_of_a_plan_is_taken_by_apply() {
 }
 
 #[test]
-fn a_small_task_goes_past_a_large_one_that_does_not_fit() {
+fn a_small_task_goes_past_a_large_one_on_nodes_that_are_not_kept_for_it() {
     let mut world = World::with_node();
     world.running();
+    world.node_up(N2, 1, "k1");
+    let holder = cpus(&mut world, 6);
+    assert_eq!(world.assign_to(holder, N2), Outcome::Assigned);
     let (large, small) = (cpus(&mut world, 8), cpus(&mut world, 2));
-    assert_eq!(planned(&world), [(small, N1.to_owned())]);
+    assert_eq!(planned(&world), [(small, N2.to_owned())], "less is missing on n1");
     let plan = plan(&world.ledger, &all(&world), 100);
     assert_eq!(plan.unplaced.first().map(|unplaced| unplaced.task), Some(large.into()));
 }
@@ -130,8 +133,11 @@ fn the_reason_names_what_is_short() {
     let labels = [("gpu".to_owned(), "a100".to_owned())].into();
     let labelled = world.submit_spec(v1::JobSpec { node_labels: labels, ..spec() });
     assert_eq!(summary(&world, labelled), "no node has the label gpu=a100");
-    let fits = world.submit();
-    assert_eq!(summary(&world, fits), "waits its turn");
+    let behind = world.submit();
+    let kept = "n1 kept for 2, which waits there for jobs that have no time limit";
+    assert_eq!(summary(&world, behind), kept);
+    assert!(matches!(world.cancel(waits), Outcome::Cancelled(_)));
+    assert_eq!(summary(&world, behind), "waits its turn");
     assert_eq!(why(&world.ledger, &all(&world).into(), holder), None, "it does not wait");
 }
 

@@ -139,7 +139,8 @@ fn a_higher_priority_goes_first_and_the_order_of_submits_decides_among_equals() 
     };
     world.apply(priority(jobs[2], 5));
     world.apply(priority(jobs[0], -5));
-    let order: Vec<JobId> = world.ledger.pending().map(|job| job.id()).collect();
+    let lines = world.ledger.lines();
+    let order: Vec<JobId> = lines.flat_map(|(_, l)| l.iter().map(|(_, id)| id.job)).collect();
     assert_eq!(order, [jobs[2], jobs[1], jobs[0]]);
 }
 

@@ -126,9 +126,19 @@ fn the_limits_of_the_cluster_hold_at_submit_and_after() {
     let asked = limited(&mut world, 5_000);
     assert_eq!(world.job(asked).time_limit_ms(), Some(5_000));
     let over = set(&mut world, job, "s1", time(To::LimitMs(5_001)));
-    assert_eq!(over, Err(Rejection::OverMaxTime { asked_ms: Some(5_001), max_ms: 5_000 }));
+    assert_eq!(
+        over,
+        Err(Rejection::OverMaxTime {
+            asked_ms: Some(5_001),
+            max_ms: 5_000,
+            key: "max_time".to_owned()
+        })
+    );
     let none = set(&mut world, job, "s2", time(To::None(true)));
-    assert_eq!(none, Err(Rejection::OverMaxTime { asked_ms: None, max_ms: 5_000 }));
+    assert_eq!(
+        none,
+        Err(Rejection::OverMaxTime { asked_ms: None, max_ms: 5_000, key: "max_time".to_owned() })
+    );
     let admin = Some(v1::Requester { admin: true, ..user("root") });
     assert_eq!(set_as(&mut world, admin, job, "s3", time(To::LimitMs(9_000))), Ok(()));
     // What an admin gave its owner may shorten, though it stays above what is allowed.
