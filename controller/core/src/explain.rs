@@ -70,10 +70,12 @@ pub fn explain(
         return Some(whole_array(ledger, sight, array, output));
     }
     let job = &ledger.numbered(id)?;
-    let task = job.to_wire_seen(ledger, &sight.reach());
+    let reach = sight.reach();
+    let outlook = Outlook::new(ledger, &reach, sight.led(ledger));
+    let task = job.to_wire_seen(ledger, &outlook);
     let mut answer = v1::ExplainAnswer { task: Some(task), ..v1::ExplainAnswer::default() };
     match job.state() {
-        State::Queued => queued(ledger, sight, job, &mut answer),
+        State::Queued => queued(ledger, sight, job, &outlook, &mut answer),
         State::Held => held(ledger, job, &mut answer),
         State::Waiting(fence) => waiting(ledger, job, fence, &mut answer),
         State::Dispatched(grant) => dispatched(ledger, sight, job, grant, &mut answer),
@@ -137,10 +139,14 @@ fn intents(ledger: &Ledger, job: &Job) -> Vec<String> {
     lines
 }
 
-fn queued(ledger: &Ledger, sight: &Sight, job: &Job, answer: &mut v1::ExplainAnswer) {
+fn queued(
+    ledger: &Ledger,
+    sight: &Sight,
+    job: &Job,
+    outlook: &Outlook<'_>,
+    answer: &mut v1::ExplainAnswer,
+) {
     let (id, led_ms) = (job.task_id(), sight.led(ledger));
-    let reach = sight.reach();
-    let outlook = Outlook::new(ledger, &reach, led_ms);
     let Some(why) = outlook.why(id) else { return };
     answer.headline = format!("Job {id} is PEND: {}.", why.summary);
     answer.nodes = why.nodes.iter().map(|node| node_line(ledger, sight, node)).collect();
@@ -163,10 +169,9 @@ fn queued(ledger: &Ledger, sight: &Sight, job: &Job, answer: &mut v1::ExplainAns
             job.retries()
         ));
     }
-    answer.lines.extend(prospects(job, &why, outlook.start(id).as_ref()));
-    if let Some(at) = outlook.start(id).and_then(|start| start.kept.at_wall_ms) {
-        answer.start_wall_ms = Some(at);
-    }
+    let start = outlook.start(id);
+    answer.lines.extend(prospects(job, &why, start.as_ref()));
+    answer.start_wall_ms = start.and_then(|start| start.kept.at_wall_ms);
 }
 
 /// Its place, the parts of its number, and who is right before it.

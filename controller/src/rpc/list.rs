@@ -85,7 +85,7 @@ const WRITTEN_SLICE: usize = 512;
 fn take(page: &mut Page, seen: &Seen<'_>, job: &Job, filter: &Filter, part: Part) -> Scan {
     let written = page.tasks.len();
     if page.counts(job, filter, 1) && part.begins_before(job.task_id()) {
-        page.write(part, job.task_id(), || job.to_wire_seen(seen.ledger, seen.reach));
+        page.write(part, job.task_id(), || job.to_wire_seen(seen.ledger, &seen.outlook));
     }
     page.scan(written)
 }
@@ -138,7 +138,8 @@ fn take_tasks(
     let newest_first = stretches.into_iter().rev().flat_map(|(first, last)| (first..=last).rev());
     for number in newest_first.filter(|n| part.begins_before(array.task_id(*n))) {
         let id = array.task_id(number);
-        let wire = || seen.ledger.numbered(id).map(|job| job.to_wire_seen(seen.ledger, seen.reach));
+        let wire =
+            || seen.ledger.numbered(id).map(|job| job.to_wire_seen(seen.ledger, &seen.outlook));
         if !page.write(part, id, || wire().unwrap_or_default()) {
             break;
         }

@@ -9,7 +9,7 @@ use crate::proposer::{Accepted, Pending, ProposerHandle};
 use crate::pump::{PumpHandle, View};
 use crate::raft::Node;
 use docket_core::ledger::{Entry, Job, Ledger, Rejection};
-use docket_core::scheduler::Reach;
+use docket_core::scheduler::Outlook;
 use futures::{Stream, StreamExt as _};
 use proto::{JobId, TaskId, v1};
 use std::collections::BTreeMap;
@@ -146,7 +146,8 @@ impl Shared {
             let slice = slice.to_vec();
             let look = move |view: View<'_>| {
                 let reach = super::explain::sight(&view).reach();
-                let wire = |which: &Which| task_of(view.ledger, &reach, *which);
+                let outlook = Outlook::new(view.ledger, &reach, view.ledger.led());
+                let wire = |which: &Which| task_of(view.ledger, &outlook, *which);
                 slice.iter().map(wire).collect::<Result<Vec<_>, _>>()
             };
             tasks.extend(self.pump.read(look).await??);
@@ -169,7 +170,8 @@ impl Shared {
         let look = move |view: View<'_>| {
             let mut state = state;
             let reach = super::explain::sight(&view).reach();
-            let seen = Seen { ledger: view.ledger, reach: &reach };
+            let outlook = Outlook::new(view.ledger, &reach, view.ledger.led());
+            let seen = Seen { ledger: view.ledger, outlook };
             let jobs = view.ledger.newest_first(below);
             for (number, job) in jobs.enumerate() {
                 let last = matches!(take(&mut state, &seen, job), Scan::Enough);
@@ -203,8 +205,8 @@ impl Shared {
 pub struct Seen<'a> {
     /// The ledger.
     pub ledger: &'a Ledger,
-    /// Which agents may get orders now.
-    pub reach: &'a Reach,
+    /// Why what waits does.
+    pub outlook: Outlook<'a>,
 }
 
 /// Whether a scan goes on in its slice.
@@ -226,16 +228,16 @@ pub async fn in_time(
 }
 
 /// What is named, on the wire.
-fn task_of(ledger: &Ledger, reach: &Reach, which: Which) -> Result<v1::Task, Status> {
+fn task_of(ledger: &Ledger, outlook: &Outlook<'_>, which: Which) -> Result<v1::Task, Status> {
     match which {
         Which::Whole(id) => Ok(match found_entry(ledger, id)? {
-            Entry::Job(job) => job.to_wire_seen(ledger, reach),
+            Entry::Job(job) => job.to_wire_seen(ledger, outlook),
             Entry::Array(array) => array.to_wire(ledger),
         }),
         Which::One(id) => {
             found(ledger, id)?;
             let job = ledger.numbered(id).expect("found in the line before");
-            Ok(job.to_wire_seen(ledger, reach))
+            Ok(job.to_wire_seen(ledger, outlook))
         }
     }
 }

@@ -43,6 +43,9 @@ pub struct ExplainJson {
     id: Option<String>,
     headline: String,
     lines: Vec<String>,
+    place: Option<u64>,
+    queued: Option<u64>,
+    could_start_time: Option<String>,
     nodes: Vec<ExplainNodeJson>,
     task: Option<TaskJson>,
 }
@@ -67,6 +70,9 @@ impl From<&v1::ExplainAnswer> for ExplainJson {
             id: answer.task.as_ref().map(crate::render::task_id),
             headline: answer.headline.clone(),
             lines: answer.lines.clone(),
+            place: (answer.place > 0).then_some(answer.place),
+            queued: (answer.place > 0).then_some(answer.queued),
+            could_start_time: answer.start_wall_ms.map(utc),
             nodes: answer.nodes.iter().map(node).collect(),
             task: answer.task.as_ref().map(TaskJson::from),
         }

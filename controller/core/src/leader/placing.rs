@@ -10,8 +10,8 @@ use crate::scheduler;
 /// Most placements of one plan: one proposal's worth (design 2), so that a plan is one entry.
 const PLACEMENTS_MAX: usize = 1_024;
 
-/// While tasks wait, the plan is made anew this often even if nothing happened, in ms: a node that
-/// was kept out for a while comes back by time alone.
+/// While tasks wait, the plan is made anew this often even if nothing happened, in ms: by time alone a node
+/// that was kept out for a while comes back, and what a reservation waits for is overdue.
 const LOOK_AGAIN_MS: u64 = 1_000;
 
 /// Where planning stands.
@@ -77,7 +77,9 @@ pub(super) fn run(reign: &mut Reign, turn: &mut Turn<'_>) {
     if reachable.is_empty() {
         return;
     }
-    let plan = scheduler::plan(turn.ledger, &reachable, PLACEMENTS_MAX);
+    // Led time goes on while the log is quiet: who may go before a reservation depends on it.
+    let led_ms = reign.led_ms(turn.now).unwrap_or_else(|| turn.ledger.led());
+    let plan = scheduler::plan_at(turn.ledger, &reachable, led_ms, PLACEMENTS_MAX);
     let open = plan.placements.len();
     for placement in plan.placements {
         turn.propose_command(placement.to_command());

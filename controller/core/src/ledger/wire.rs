@@ -7,7 +7,7 @@ use super::deferred::Deferred;
 use super::exit::{ExitReason, Finish, WaitEnd, judge};
 use super::job::Job;
 use super::state::{Grant, State, StateName};
-use crate::scheduler::{self, Reach, Why};
+use crate::scheduler::{self, Outlook, Why};
 use crate::words;
 use proto::v1::{self, fact};
 use std::collections::BTreeMap;
@@ -21,9 +21,9 @@ impl Job {
         self.wire(ledger, || scheduler::why_by_ledger(ledger, self.task_id()))
     }
 
-    /// The same; why it waits, by which agents may get orders now, as `explain` tells it.
-    pub fn to_wire_seen(&self, ledger: &Ledger, reach: &Reach) -> v1::Task {
-        self.wire(ledger, || scheduler::why(ledger, reach, self.task_id()))
+    /// The same; why it waits, as `explain` tells it: by what a pass would do now.
+    pub fn to_wire_seen(&self, ledger: &Ledger, outlook: &Outlook<'_>) -> v1::Task {
+        self.wire(ledger, || outlook.why(self.task_id()))
     }
 
     fn wire(&self, ledger: &Ledger, why: impl FnOnce() -> Option<Why>) -> v1::Task {

@@ -1,5 +1,9 @@
 //! The scheduler over a real ledger: order, fit, reasons, and the cost of a long queue.
 
+mod backfill;
+mod limits;
+mod shares;
+
 use super::*;
 use crate::ledger::tests::world::*;
 use crate::ledger::{NodeFault, Outcome};
@@ -88,7 +92,8 @@ fn only_reachable_nodes_get_orders() {
     assert!(plan(&world.ledger, &nobody.reachable, 100).placements.is_empty());
     let why = why(&world.ledger, &nobody, job).expect("it is queued");
     assert_eq!(why.summary, "n1 gets no new jobs: it is silent");
-    let seen = world.ledger.job(job).expect("it is there").to_wire_seen(&world.ledger, &nobody);
+    let outlook = Outlook::new(&world.ledger, &nobody, world.ledger.led());
+    let seen = world.ledger.job(job).expect("it is there").to_wire_seen(&world.ledger, &outlook);
     assert_eq!(seen.message, why.summary, "a list says what explain says");
 }
 
