@@ -149,7 +149,7 @@ fn an_array_has_a_reservation_for_its_first_task_only() {
         assert_eq!(world.assign_to(holder, agent), Outcome::Assigned);
     }
     let ranges = vec![v1::TaskRange { first: 0, last: 99, step: 0 }];
-    let array = Some(v1::ArraySpec { ranges, limit: None });
+    let array = Some(v1::ArraySpec { ranges, ..Default::default() });
     world.submit_spec(v1::JobSpec { cpus: 8, array, ..spec() });
     let small = [job(&mut world, 1, None), job(&mut world, 1, None)];
     assert_eq!(jobs(&world), small, "the other node is free for all");

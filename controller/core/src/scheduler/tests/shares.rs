@@ -28,7 +28,7 @@ fn rank(ledger: &Ledger, id: impl Into<TaskId>) -> Rank {
 fn who_has_nothing_starts_at_the_next_free_slot_before_ten_thousand_of_another() {
     let mut world = World::with_node();
     let ranges = vec![v1::TaskRange { first: 0, last: 9_999, step: 0 }];
-    let array = Some(v1::ArraySpec { ranges, limit: None });
+    let array = Some(v1::ArraySpec { ranges, ..Default::default() });
     let flood = by(&mut world, "mia", v1::JobSpec { array, ..spec() });
     for placed in plan(&world.ledger, &world.ledger.agents_up(), 100).placements {
         let assign = placed.to_command().kind.expect("an assign");
@@ -101,7 +101,7 @@ fn a_queue_adds_to_the_priority_of_its_jobs() {
 fn a_place_counts_tasks_and_names_who_is_right_before() {
     let mut world = World::with_node();
     let ranges = vec![v1::TaskRange { first: 0, last: 999, step: 0 }];
-    let array = Some(v1::ArraySpec { ranges, limit: None });
+    let array = Some(v1::ArraySpec { ranges, ..Default::default() });
     let array = by(&mut world, "mia", v1::JobSpec { array, ..spec() });
     let behind = by(&mut world, "mia", spec());
     let place = |world: &World, id| {
