@@ -128,6 +128,10 @@ fn what(ledger: &Ledger, what: &What) -> String {
         What::RaceWon { winner } => {
             format!("task {winner} is the first that is DONE: the others are cancelled")
         }
+        What::Overdue { limit_ms } => format!(
+            "ordered to end it: its node let it run past its limit of {}",
+            words::duration(*limit_ms)
+        ),
         What::Named { to } => format!("gave it the name {to}"),
         What::TimeLimit { to_ms: None } => "lifted its time limit".to_owned(),
         What::TimeLimit { to_ms: Some(ms) } => {

@@ -21,6 +21,7 @@
 //! | several on one data directory: one has it, the others are refused by name | `one_directory.rs` |
 //! | a node's directory goes away while jobs wait: they wait on at no cost | `directory_away.rs` |
 //! | a disk without room: refusals by name, true ends, restarts, and on by itself | `disk_full.rs` |
+//! | leases with two nodes: never two at once (B, peer 4, 7) | `fences.rs` |
 //! | a race, a portfolio, a training that goes on from its checkpoint | `patterns.rs` |
 //! | a recorded workflow and the trace of a cluster | `replay.rs` |
 //! | a real program: ffmpeg | `ffmpeg.rs` |
@@ -35,6 +36,7 @@ mod drain;
 mod durable;
 mod ends;
 mod environment;
+mod fences;
 mod ffmpeg;
 mod finish;
 mod first_steps;

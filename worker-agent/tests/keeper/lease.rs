@@ -15,6 +15,7 @@ use crate::world::{
 };
 
 pub const TESTS: &[Test] = &[
+    ("orders_for_an_earlier_attempt_do_not_touch_the_next", late_orders),
     ("a_leased_run_without_echo_or_past_its_fence_is_refused", refused),
     ("a_leased_tree_is_killed_at_its_fence_and_not_before", at_the_fence),
     ("renewals_move_a_fence_forward_and_never_back", renewed),
@@ -209,6 +210,29 @@ fn own_end() {
         world.connect();
         let finish = world.finish_of(&job);
         assert_eq!((status_of(&finish), finish.killed_for), (exited(7), 0), "{mode:?}");
+    }
+}
+
+/// Peer fault 8: what was meant for attempt 1 and came late finds attempt 2 and leaves it alone.
+fn late_orders() {
+    for mode in [Mode::Best, Mode::Marks] {
+        let mut world = World::new(mode);
+        let first = Job::shell(1, "exit 5");
+        assert_eq!(status_of(&world.outcome(&first)), exited(5));
+        let file = world.open_path("go").display().to_string();
+        let text = format!("while [ ! -e {file} ]; do sleep 0.02; done; exit 6");
+        let second = Job { attempt: 2, ..Job::shell(1, &text) };
+        world.run(&second);
+        let pid = world.start_of(&second).pid;
+        world.kill(&first, proto::v1::KillCause::Cancel, 0, None);
+        world.kill(&first, proto::v1::KillCause::Fenced, 0, None);
+        world.kill(&first, proto::v1::KillCause::Cancel, 0, Some(9));
+        let order = world.pong().last_order;
+        assert!(order >= 5, "they were noted: {order}");
+        assert!(is_alive(pid), "{mode:?}");
+        fs::write(world.open_path("go"), "").unwrap();
+        let finish = world.finish_of(&second);
+        assert_eq!((status_of(&finish), finish.killed_for), (exited(6), 0), "{mode:?}");
     }
 }
 

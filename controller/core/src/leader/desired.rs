@@ -32,6 +32,11 @@ pub enum Want {
         /// Number of the signal.
         signal: u32,
     },
+    /// End it because its time is up, and its node did not.
+    TimeUp {
+        /// Order id: position of the tick.
+        order: OrderId,
+    },
     /// End it because its owner asked.
     Cancel {
         /// Order id: position of the request.
@@ -46,6 +51,7 @@ impl Want {
             Want::Run { order }
             | Want::Suspend { order, .. }
             | Want::Limit { order }
+            | Want::TimeUp { order }
             | Want::Signal { order, .. }
             | Want::Cancel { order } => order,
         }
@@ -75,6 +81,7 @@ pub fn desired(job: &Job, agent_id: &str, incarnation: u64) -> Vec<Want> {
         .chain(suspend)
         .chain(job.limit_order().map(|order| Want::Limit { order }))
         .chain(signal)
+        .chain(job.overdue_order().map(|order| Want::TimeUp { order }))
         .chain(cancel)
         .collect();
     wants.sort_by_key(|want| want.order());

@@ -97,9 +97,10 @@ impl Reported {
         let new = match want {
             Want::Run { order } if others => order > held.told,
             Want::Run { .. } => !known,
-            Want::Suspend { order, .. } | Want::Limit { order } | Want::Signal { order, .. } => {
-                order > held.told
-            }
+            Want::Suspend { order, .. }
+            | Want::Limit { order }
+            | Want::TimeUp { order }
+            | Want::Signal { order, .. } => order > held.told,
             Want::Cancel { order } => held.cancel.replace(order) != Some(order),
         };
         held.told = held.told.max(want.order());
@@ -240,6 +241,7 @@ fn order_of(job: &Job, want: Want) -> leader_message::Kind {
             time_limit_ms: job.time_limit_ms(),
         }),
         Want::Signal { order, signal } => kill(order, KillCause::Unspecified, Some(signal)),
+        Want::TimeUp { order } => kill(order, KillCause::TimeLimit, None),
         Want::Cancel { order } => kill(order, KillCause::Cancel, None),
     }
 }

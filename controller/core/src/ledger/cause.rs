@@ -137,6 +137,11 @@ pub enum What {
         /// Its number.
         winner: u32,
     },
+    /// Its node let it run past its time limit: it was told to end it.
+    Overdue {
+        /// The limit, ms.
+        limit_ms: u64,
+    },
     /// It was given another name.
     Named {
         /// The new one.

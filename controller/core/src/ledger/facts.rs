@@ -371,10 +371,11 @@ impl Ledger {
         let started = Started::from_fact(fact);
         let who = Who::Agent(Arc::clone(&by.agent));
         let cause = self.cause(who, What::Started { pid: fact.pid });
+        let since_led_ms = self.led_ms;
         self.update(id, |job| {
             if let Some(mut grant) = job.state.live_grant().cloned() {
                 grant.incarnation = grant.incarnation.max(by.incarnation);
-                job.state = State::Running(Box::new(Run { grant, started }));
+                job.state = State::Running(Box::new(Run { grant, started, since_led_ms }));
                 job.note(cause);
             }
         });
@@ -472,8 +473,9 @@ impl Ledger {
         }
         let what = if stopped { What::Suspended } else { What::Resumed };
         let cause = self.cause(Who::Agent(Arc::clone(&by.agent)), what);
+        let led_ms = self.led_ms;
         self.update(id, |job| {
-            job.state.stop(stopped);
+            job.state.stop(stopped, led_ms);
             job.note(cause);
         });
     }

@@ -210,7 +210,8 @@ fn job_image(job: &Job) -> v1::ImageJob {
         causes_dropped: job.causes_dropped,
         state: kind_code(job.kind()),
         grant: job.state.grant().or_else(|| job.state.binding()).map(grant_image),
-        started: job.state.started().map(started_image),
+        started: job.state.started().map(|started| started_image(started, &job.state)),
+        overdue: job.overdue_order().map(|order| order.0),
         unknown: match &job.state {
             State::Unknown(unknown) => Some(v1::ImageUnknown {
                 was: kind_code(unknown.was.kind()),
@@ -269,8 +270,13 @@ pub(super) fn proof_code(proof: Proof) -> i64 {
     1 + Proof::ALL.iter().position(|known| *known == proof).unwrap_or_default() as i64
 }
 
-fn started_image(started: &Started) -> v1::ImageStarted {
-    v1::ImageStarted { fact: Some(started.fact.clone()), from_manifest: started.from_manifest }
+fn started_image(started: &Started, state: &State) -> v1::ImageStarted {
+    let since_led_ms = match state {
+        State::Running(run) | State::Suspended(run) => run.since_led_ms,
+        _ => 0,
+    };
+    let (fact, from_manifest) = (Some(started.fact.clone()), started.from_manifest);
+    v1::ImageStarted { fact, from_manifest, since_led_ms }
 }
 
 fn ended_image(ended: &Ended) -> v1::ImageEnded {
@@ -369,6 +375,7 @@ fn cause_image(cause: &Cause) -> v1::ImageCause {
         What::Suspended => 18,
         What::Resumed => 19,
         What::Priority { .. }
+        | What::Overdue { .. }
         | What::ArrayLimit { .. }
         | What::Named { .. }
         | What::TimeLimit { .. }
@@ -394,6 +401,7 @@ fn set_image(what: &What, image: &mut v1::ImageCause) -> u32 {
             70
         }
         What::TimeLimit { to_ms } => set(image, to_ms.map_or(0, u64::cast_signed), 71),
+        What::Overdue { limit_ms } => set(image, limit_ms.cast_signed(), 75),
         What::RaceWon { winner } => set(image, i64::from(*winner), 74),
         What::Cpus { to } => set(image, i64::from(*to), 72),
         What::Mem { to_bytes } => set(image, to_bytes.cast_signed(), 73),

@@ -57,6 +57,8 @@ pub(super) struct Indexes {
     pub used: BTreeMap<Arc<str>, Used>,
     /// Unknown tasks by `transient_since` in led ms.
     pub unknown: BTreeSet<(u64, TaskId)>,
+    /// Runs with a limit, by when they are past it and their grace, led ms.
+    pub overdue: BTreeSet<(u64, TaskId)>,
     /// Jobs that have ended, arrays with their last task, in order of their ends: led ms, position.
     pub ended: BTreeSet<(u64, u64, JobId)>,
     /// Jobs by request id of a user number.
@@ -250,6 +252,9 @@ impl Indexes {
         if let State::Unknown(unknown) = &job.state {
             self.unknown.insert((unknown.since_led_ms, id));
         }
+        if let Some(due) = job.overdue_led() {
+            self.overdue.insert((due, id));
+        }
     }
 
     /// Takes that out again.
@@ -266,6 +271,9 @@ impl Indexes {
         }
         if let State::Unknown(unknown) = &job.state {
             self.unknown.remove(&(unknown.since_led_ms, job.task_id()));
+        }
+        if let Some(due) = job.overdue_led() {
+            self.overdue.remove(&(due, job.task_id()));
         }
     }
 

@@ -11,6 +11,9 @@ use proto::{AttemptId, JobId, OrderId, TaskId, v1};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+/// Grace of a job that asks for none, ms: the default of the nodes (design 7, `kill_grace`).
+const KILL_GRACE_MS: u64 = 10_000;
+
 /// One job. Everything large in it is shared with its equals.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Job {
@@ -56,6 +59,8 @@ pub(super) struct Intents {
     pub signal: Option<SignalRequest>,
     pub suspend: Option<SuspendIntent>,
     pub limit: Option<LimitIntent>,
+    /// Its node let it run past its limit: the order to end it.
+    pub overdue: Option<OrderId>,
 }
 
 /// A cancel that was asked for. It ends the retry policy.
@@ -276,6 +281,21 @@ impl Job {
     /// The order that tells its node of the time limit in force, if that was changed since it has it.
     pub(crate) fn limit_order(&self) -> Option<OrderId> {
         self.intents.as_ref()?.limit.as_ref().map(|limit| limit.order)
+    }
+
+    /// The order to end it, if its node let it run past its time limit.
+    pub(crate) fn overdue_order(&self) -> Option<OrderId> {
+        self.intents.as_ref()?.overdue
+    }
+
+    /// When a run is past its limit and the grace of its end, in led ms without `heartbeat_timeout`:
+    /// from then on the controller does not rely on its node alone. `None`: it has no limit, does not
+    /// run, or its node was told already.
+    pub(super) fn overdue_led(&self) -> Option<u64> {
+        let State::Running(run) = &self.state else { return None };
+        let limit = self.time_limit_ms().filter(|_| self.overdue_order().is_none())?;
+        let grace = self.spec().kill_grace_ms.unwrap_or(KILL_GRACE_MS);
+        Some(run.since_led_ms.saturating_add(limit).saturating_add(grace))
     }
 
     /// What was asked for and its node has not confirmed: `true` to suspend, `false` to resume.

@@ -232,7 +232,7 @@ impl Ledger {
             grant.journal = Arc::clone(&agent.journal);
             grant.boot = Arc::clone(&agent.boot);
         }
-        let after = claimed(grant, job, item);
+        let after = claimed(grant, job, item, self.led_ms);
         let to = after.kind();
         let who = Who::Agent(page.agent_id.as_str().into());
         let cause = self.cause(who, What::Claimed { to });
@@ -348,7 +348,7 @@ fn same_token(grant: &Grant, item: &v1::ManifestItem, attempt: AttemptId) -> boo
 
 /// The state after a claim. A start that was heard is never unheard: a manifest that still says
 /// accepted leaves such a task what it was.
-fn claimed(grant: Grant, job: &Job, item: &v1::ManifestItem) -> State {
+fn claimed(grant: Grant, job: &Job, item: &v1::ManifestItem, led_ms: u64) -> State {
     let started = match (item.phase(), job.started()) {
         (Phase::Accepted, None) => return State::Dispatched(Box::new(grant)),
         (_, Some(known)) => known.clone(),
@@ -359,7 +359,11 @@ fn claimed(grant: Grant, job: &Job, item: &v1::ManifestItem) -> State {
         (Phase::Accepted, state) => state.kind() == Kind::Suspended,
         (phase, _) => phase == Phase::Suspended && !Mutant::StoppedClaimedRunning.active(),
     };
-    let run = Box::new(Run { grant, started });
+    let since_led_ms = match job.state() {
+        State::Running(run) | State::Suspended(run) => run.since_led_ms,
+        _ => led_ms,
+    };
+    let run = Box::new(Run { grant, started, since_led_ms });
     if suspended { State::Suspended(run) } else { State::Running(run) }
 }
 

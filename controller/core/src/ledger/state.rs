@@ -94,6 +94,8 @@ pub struct Run {
     pub grant: Grant,
     /// What its keeper told about the start.
     pub started: Started,
+    /// Since when it is known to go on without a stop, led ms: its start, claim or resume.
+    pub since_led_ms: u64,
 }
 
 /// The start of an attempt, from its fact or, until that comes, from a manifest.
@@ -359,10 +361,12 @@ impl State {
 
     /// A started attempt is stopped, or goes on. An unknown one stays unknown: only a manifest tells
     /// that it lives.
-    pub(super) fn stop(&mut self, stopped: bool) {
+    pub(super) fn stop(&mut self, stopped: bool, led_ms: u64) {
         let turned = match self {
             State::Running(run) if stopped => State::Suspended(run.clone()),
-            State::Suspended(run) if !stopped => State::Running(run.clone()),
+            State::Suspended(run) if !stopped => {
+                State::Running(Box::new(Run { since_led_ms: led_ms, ..(**run).clone() }))
+            }
             State::Unknown(unknown) => {
                 let Some(started) = unknown.was.started().cloned() else { return };
                 unknown.was = if stopped { Was::Suspended(started) } else { Was::Running(started) };

@@ -352,6 +352,7 @@ impl Reader {
             signal: signal.transpose()?,
             suspend: suspend.transpose()?,
             limit: limit.transpose()?,
+            overdue: image.overdue.map(OrderId),
         };
         Ok((intents != Intents::default()).then(|| Box::new(intents)))
     }
@@ -387,6 +388,8 @@ impl Reader {
             Ok::<_, Broken>(grant)
         };
         let started = || started(image.started.as_ref()).ok_or("a run without start");
+        let since_led_ms = image.started.as_ref().map_or(0, |started| started.since_led_ms);
+        let run = || Ok::<_, Broken>(Run { grant: grant()?, started: started()?, since_led_ms });
         Ok(match kind(image.state)? {
             Kind::Queued => State::Queued,
             Kind::Held => State::Held,
@@ -395,10 +398,8 @@ impl Reader {
                 State::Waiting(Box::new(fence_of(fence, grant()?)))
             }
             Kind::Dispatched => State::Dispatched(Box::new(grant()?)),
-            Kind::Running => State::Running(Box::new(Run { grant: grant()?, started: started()? })),
-            Kind::Suspended => {
-                State::Suspended(Box::new(Run { grant: grant()?, started: started()? }))
-            }
+            Kind::Running => State::Running(Box::new(run()?)),
+            Kind::Suspended => State::Suspended(Box::new(run()?)),
             Kind::Unknown => {
                 let unknown = image.unknown.as_ref().ok_or("unknown without its data")?;
                 let was = match kind(unknown.was)? {

@@ -44,6 +44,7 @@ impl Reader {
             12 => What::Held,
             13 => What::Released,
             14 => What::Priority { to: signed(image.a)? },
+            75 => What::Overdue { limit_ms: image.a.cast_unsigned() },
             74 => What::RaceWon { winner: number(image.a)? },
             70 => What::Named { to: image.text.as_str().into() },
             71 => What::TimeLimit { to_ms: Some(image.a.cast_unsigned()).filter(|ms| *ms > 0) },

@@ -2,6 +2,7 @@
 //! time: a clock that jumps, or a controller that was down, settles nothing (design 2).
 
 use super::book::Ledger;
+use super::cause::What;
 use super::exit::ExitReason;
 use super::outcome::Outcome;
 use super::request::REQUEST_WINDOW_MS;
@@ -30,6 +31,12 @@ impl Ledger {
             self.over(id, false, ExitReason::Lost, Told::default(), who);
             return true;
         }
+        if let Some((deadline, id)) = self.next_overdue()
+            && deadline <= self.led_ms
+        {
+            self.end_overdue(id);
+            return true;
+        }
         if self.next_retention().is_some_and(|deadline| deadline <= self.led_ms) {
             return self.evict_oldest();
         }
@@ -47,6 +54,7 @@ impl Ledger {
     fn anything_due(&self) -> bool {
         [
             self.next_loss().map(|(deadline, _)| deadline),
+            self.next_overdue().map(|(deadline, _)| deadline),
             self.next_retention(),
             self.next_forgetting(),
             self.next_expiry(),
@@ -66,6 +74,7 @@ impl Ledger {
             .map(|fault| fault.until_led_ms);
         [
             self.next_loss().map(|(deadline, _)| deadline),
+            self.next_overdue().map(|(deadline, _)| deadline),
             self.next_retention(),
             self.next_forgetting(),
             self.next_expiry(),
@@ -95,6 +104,23 @@ impl Ledger {
         let (since, id) =
             self.index.unknown.first().filter(|_| !Mutant::UnknownNeverSettled.active())?;
         Some((self.lost_at_led(*since), *id))
+    }
+
+    /// The keeper ends what reaches its limit. What it should have ended and told by now the controller
+    /// orders to be ended (design 3).
+    fn next_overdue(&self) -> Option<(u64, TaskId)> {
+        let (due, id) = self.index.overdue.first()?;
+        Some((due.saturating_add(self.policy.heartbeat_timeout_ms), *id))
+    }
+
+    fn end_overdue(&mut self, id: TaskId) {
+        let order = self.order;
+        let limit_ms = self.job(id).and_then(|job| job.time_limit_ms()).unwrap_or_default();
+        let cause = self.cause(self.by_leader(), What::Overdue { limit_ms });
+        self.update(id, |job| {
+            job.intents_mut().overdue = Some(order);
+            job.note(cause);
+        });
     }
 
     fn next_retention(&self) -> Option<u64> {

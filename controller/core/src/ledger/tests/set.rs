@@ -1,8 +1,10 @@
 //! `docket set` of name, time, cpus and memory (case J02), and the limits of the cluster.
 
 use super::world::*;
+use crate::leader::{Want, desired};
 use crate::ledger::{Kind, Outcome, Rejection};
 use proto::v1::{self, command::Kind as Command, set_command::Change, time_change::To};
+use proto::v1::{fact, finish_fact::End};
 use proto::{JobId, TaskId};
 
 fn set(world: &mut World, job: JobId, request: &str, change: Change) -> Result<(), Rejection> {
@@ -57,11 +59,8 @@ fn a_limit_is_set_moved_and_lifted_and_its_node_is_told() {
     assert_eq!(limit(&world), Some(15_000));
     let other = set(&mut world, job, "s1", time(To::ByMs(6_000)));
     assert!(matches!(other, Err(Rejection::KeyReused { .. })), "{other:?}");
-    let wants = crate::leader::desired(world.job(job), N1, 1);
-    assert!(
-        wants.iter().any(|want| matches!(want, crate::leader::Want::Limit { .. })),
-        "{wants:?}"
-    );
+    let wants = desired(world.job(job), N1, 1);
+    assert!(wants.iter().any(|want| matches!(want, Want::Limit { .. })), "{wants:?}");
     assert_eq!(set(&mut world, job, "s2", time(To::LimitMs(2_000))), Ok(()));
     assert_eq!(limit(&world), Some(2_000));
     assert_eq!(set(&mut world, job, "s3", time(To::None(true))), Ok(()));
@@ -150,4 +149,42 @@ fn the_limits_of_the_cluster_hold_at_submit_and_after() {
     );
     let job = world.submit();
     assert_eq!(world.job(job).time_limit_ms(), Some(5_000), "without a default: max_time");
+}
+
+/// Design 3, Times: the controller orders the kill at limit + grace + heartbeat_timeout (case A31).
+#[test]
+fn what_its_node_lets_run_past_its_limit_is_ordered_to_end() {
+    let mut world = World::with_node();
+    let spec = v1::JobSpec { time_limit_ms: Some(60_000), kill_grace_ms: Some(5_000), ..spec() };
+    let job = world.submit_spec(spec);
+    world.assign_to(job, N1);
+    world.start(job);
+    let ordered = |world: &World| {
+        let wants = desired(world.job(job), N1, 1);
+        wants.iter().any(|want| matches!(want, Want::TimeUp { .. }))
+    };
+    world.pass(50_000);
+    // A stop does not count: it begins anew when the job goes on.
+    let stopped = world.stop_fact(job, true);
+    world.facts(N1, vec![stopped]);
+    world.pass(500_000);
+    assert_eq!(world.tick(), (0, false));
+    let goes_on = world.stop_fact(job, false);
+    world.facts(N1, vec![goes_on]);
+    world.pass(60_000 + 5_000 + 30_000 - 1_000);
+    assert_eq!(world.tick(), (0, false), "its node may still tell");
+    let due = world.ledger.next_deadline_led().unwrap();
+    assert!(due > world.led_ms, "{due}");
+    world.pass(due - world.led_ms);
+    assert!(!ordered(&world));
+    assert_eq!(world.tick(), (1, false));
+    assert!(ordered(&world));
+    world.pass(1_000_000);
+    assert_eq!(world.tick(), (0, false), "once");
+    let end = v1::FinishFact {
+        killed_for: v1::KillCause::TimeLimit as i32,
+        ..world.finish_fact(job, End::WaitStatus(9))
+    };
+    world.facts(N1, vec![fact::Kind::Finish(end)]);
+    assert_eq!(world.reason(job), Some(v1::ExitKind::TimeLimit));
 }
