@@ -122,29 +122,18 @@ fn what(ledger: &Ledger, what: &What) -> String {
             kind => format!("has it: -> {}", kind.name()),
         },
         What::OrderLost => "the order never arrived at its node; it goes again".to_owned(),
-        What::Held => "held it".to_owned(),
-        What::Released => "released it".to_owned(),
-        What::Priority { to } => format!("set its priority to {to}"),
-        What::RaceWon { winner } => {
-            format!("task {winner} is the first that is DONE: the others are cancelled")
-        }
-        What::Overdue { limit_ms } => format!(
-            "ordered to end it: its node let it run past its limit of {}",
-            words::duration(*limit_ms)
-        ),
-        What::Named { to } => format!("gave it the name {to}"),
-        What::TimeLimit { to_ms: None } => "lifted its time limit".to_owned(),
-        What::TimeLimit { to_ms: Some(ms) } => {
-            format!("set its time limit to {}", words::duration(*ms))
-        }
-        What::Cpus { to } => format!("set what it asks to {to} cpus"),
-        What::Mem { to_bytes } => {
-            format!("set what it asks to {} of memory", words::size(*to_bytes))
-        }
-        What::ArrayLimit { to: 0 } => "lets any number of its tasks run at once".to_owned(),
-        What::ArrayLimit { to } => format!("lets {to} of its tasks run at once"),
-        What::SuspendRequested => "asked to suspend it".to_owned(),
-        What::ResumeRequested => "asked to resume it".to_owned(),
+        What::Held
+        | What::Released
+        | What::Priority { .. }
+        | What::RaceWon { .. }
+        | What::Overdue { .. }
+        | What::Named { .. }
+        | What::TimeLimit { .. }
+        | What::Cpus { .. }
+        | What::Mem { .. }
+        | What::ArrayLimit { .. }
+        | What::SuspendRequested
+        | What::ResumeRequested => asked(what),
         What::OrphanFound { attempt } => {
             format!("still held attempt {attempt}, which is over: told to kill its tree")
         }
@@ -170,6 +159,36 @@ fn what(ledger: &Ledger, what: &What) -> String {
         What::Ended { from, to, kind, status, .. } => {
             format!("{} -> {} {}", from.name(), to.name(), ended_as(*kind, *status))
         }
+    }
+}
+
+/// What people asked for or set, and what followed from that.
+fn asked(what: &What) -> String {
+    match what {
+        What::Held => "held it".to_owned(),
+        What::Released => "released it".to_owned(),
+        What::Priority { to } => format!("set its priority to {to}"),
+        What::RaceWon { winner } => {
+            format!("task {winner} is the first that is DONE: the others are cancelled")
+        }
+        What::Overdue { limit_ms } => format!(
+            "ordered to end it: its node let it run past its limit of {}",
+            words::duration(*limit_ms)
+        ),
+        What::Named { to } => format!("gave it the name {to}"),
+        What::TimeLimit { to_ms: None } => "lifted its time limit".to_owned(),
+        What::TimeLimit { to_ms: Some(ms) } => {
+            format!("set its time limit to {}", words::duration(*ms))
+        }
+        What::Cpus { to } => format!("set what it asks to {to} cpus"),
+        What::Mem { to_bytes } => {
+            format!("set what it asks to {} of memory", words::size(*to_bytes))
+        }
+        What::ArrayLimit { to: 0 } => "lets any number of its tasks run at once".to_owned(),
+        What::ArrayLimit { to } => format!("lets {to} of its tasks run at once"),
+        What::SuspendRequested => "asked to suspend it".to_owned(),
+        What::ResumeRequested => "asked to resume it".to_owned(),
+        _ => String::new(),
     }
 }
 

@@ -364,17 +364,17 @@ fn cause_image(cause: &Cause) -> v1::ImageCause {
             10
         }
         What::OrderLost => 11,
-        What::Held => 12,
-        What::Released => 13,
-        What::SuspendRequested => 15,
-        What::ResumeRequested => 16,
         What::Late { kind, status } => {
             (image.a, image.status) = (*kind as i64, *status);
             17
         }
         What::Suspended => 18,
         What::Resumed => 19,
-        What::Priority { .. }
+        What::Held
+        | What::Released
+        | What::SuspendRequested
+        | What::ResumeRequested
+        | What::Priority { .. }
         | What::Overdue { .. }
         | What::ArrayLimit { .. }
         | What::Named { .. }
@@ -394,6 +394,10 @@ fn cause_image(cause: &Cause) -> v1::ImageCause {
 /// What was set, and what followed from it; gives the code.
 fn set_image(what: &What, image: &mut v1::ImageCause) -> u32 {
     match what {
+        What::Held => 12,
+        What::Released => 13,
+        What::SuspendRequested => 15,
+        What::ResumeRequested => 16,
         What::Priority { to } => set(image, i64::from(*to), 14),
         What::ArrayLimit { to } => set(image, i64::from(*to), 50),
         What::Named { to } => {
