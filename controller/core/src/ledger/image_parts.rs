@@ -329,11 +329,17 @@ fn cause_image(cause: &Cause) -> v1::ImageCause {
         who: Some(who),
         ..v1::ImageCause::default()
     };
+    image.what = what_image(&cause.what, &mut image);
+    image
+}
+
+/// What happened; gives the code.
+fn what_image(what: &What, image: &mut v1::ImageCause) -> u32 {
     let code = |kind: &Kind| i64::from(kind_code(*kind));
-    image.what = match &cause.what {
+    match what {
         What::Assigned { agent, attempt } | What::Adopted { agent, attempt } => {
             (image.text, image.a) = (agent.to_string(), i64::from(*attempt));
-            if matches!(cause.what, What::Assigned { .. }) { 1 } else { 32 }
+            if matches!(what, What::Assigned { .. }) { 1 } else { 32 }
         }
         What::Started { pid } => {
             image.a = i64::from(*pid);
@@ -381,14 +387,13 @@ fn cause_image(cause: &Cause) -> v1::ImageCause {
         | What::TimeLimit { .. }
         | What::RaceWon { .. }
         | What::Cpus { .. }
-        | What::Mem { .. } => set_image(&cause.what, &mut image),
+        | What::Mem { .. } => set_image(what, image),
         What::Closed { .. }
         | What::Proven { .. }
         | What::LateAttempt { .. }
         | What::OrphanFound { .. }
-        | What::OrphanGone { .. } => closed_image(&cause.what, &mut image),
-    };
-    image
+        | What::OrphanGone { .. } => closed_image(what, image),
+    }
 }
 
 /// What was set, and what followed from it; gives the code.
