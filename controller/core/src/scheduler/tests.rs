@@ -2,7 +2,9 @@
 
 mod backfill;
 mod limits;
+mod random;
 mod shares;
+mod simulated;
 
 use super::*;
 use crate::ledger::tests::world::*;

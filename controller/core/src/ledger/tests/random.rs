@@ -28,6 +28,7 @@ enum Step {
     Unknown { agent: bool },
     Term { ahead: u8 },
     Tick { later_s: u16 },
+    Order { weight: u8, tasks: u8, short: u8 },
     Nothing,
 }
 
@@ -71,6 +72,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => any::<bool>().prop_map(|agent| Step::Unknown { agent }),
         1 => (0u8..3).prop_map(|ahead| Step::Term { ahead }),
         2 => (0u16..500).prop_map(|later_s| Step::Tick { later_s }),
+        1 => (1u8..4, 0u8..4, 0u8..4)
+            .prop_map(|(weight, tasks, short)| Step::Order { weight, tasks, short }),
         1 => Just(Step::Nothing),
     ];
     prop::collection::vec(step, 1..60)
@@ -140,6 +143,7 @@ fn commands(ledger: &Ledger, step: &Step) -> (Vec<v1::Blob>, Vec<Command>) {
             term: ledger.term() + u64::from(*ahead),
         })),
         Step::Tick { .. } => one(Command::Tick(v1::TickCommand {})),
+        Step::Order { weight, tasks, short } => one(order_of(*weight, *tasks, *short)),
         Step::Nothing => one(Command::Facts(v1::FactsCommand::default())),
     }
 }
@@ -179,10 +183,33 @@ fn submit_of(
         limit: Some(u32::from(limit)),
         race: request % 5 == 4,
     });
-    let spec = v1::JobSpec { cpus: u32::from(cpus), hold, retries, array, ..base };
+    let (queue, time_limit_ms) = match request % 3 {
+        0 => ("short", Some(60_000 * u64::from(request))),
+        _ => ("", None),
+    };
+    let (cpus, queue) = (u32::from(cpus), queue.to_owned());
+    let spec = v1::JobSpec { cpus, hold, retries, array, queue, time_limit_ms, ..base };
     let (blobs, command) =
         submit(&spec, ["mia", "tom", "root"][usize::from(user)], &request.to_string());
     (blobs, vec![command])
+}
+
+/// Other weights, so that places are made anew, and limits of users and queues.
+fn order_of(weight: u8, tasks: u8, short: u8) -> Command {
+    let queue = |name: &str, priority| v1::QueuePolicy {
+        name: name.to_owned(),
+        priority,
+        max_queue: Some(u64::from(short) * 2),
+        ..v1::QueuePolicy::default()
+    };
+    let policy = v1::Policy {
+        age_weight: Some(u32::from(weight)),
+        user_max_tasks: Some(u64::from(tasks)),
+        user_max_cpus: Some(u64::from(short) * 3),
+        queues: vec![queue("default", i32::from(short)), queue("short", -1)],
+        ..v1::Policy::default()
+    };
+    Command::Configure(v1::ConfigureCommand { policy: Some(policy), ..Default::default() })
 }
 
 fn facts_of(ledger: &Ledger, agent: &str, gap: bool, facts: &[(u8, u8, u8)]) -> Command {
