@@ -1,7 +1,7 @@
 //! The apply pump: the one thread that owns the ledger and the leader's duties. Everything that
 //! changes either comes through its mailbox, in order; reads are answered between two entries.
 
-use crate::clock::ms_since;
+use crate::clock::{ms_since, wall_ms};
 use crate::failure::Failure;
 use crate::metrics::Live;
 use crate::progress::Replay;
@@ -363,7 +363,7 @@ impl Pump {
                 // A watcher that went away is swept.
                 let _ = reply.send(());
             }
-            Message::Tick => self.step(Event::Tick),
+            Message::Tick => self.step(Event::Tick { wall_ms: wall_ms() }),
             Message::Stop => return ControlFlow::Break(()),
         }
         ControlFlow::Continue(())

@@ -37,7 +37,11 @@ fn render(ledger: &Ledger, job: &Job, cause: &Cause, events: &mut Vec<v1::Event>
             push(who.clone(), format!("ended: {}", real(*kind, *status, job)));
         }
         let by = if told { format!("controller {leader}") } else { who };
-        push(by, format!("{} -> {} {}", from.name(), to.name(), ended_as(*kind, *status)));
+        let failed = job.state().ended().filter(|_| *kind == v1::ExitKind::DependencyFailed);
+        let why = failed.map(|ended| words::end(&job.told(&ended.reason), None));
+        let why = why.map_or_else(String::new, |why| format!(": {why}"));
+        let (from, to, how) = (from.name(), to.name(), ended_as(*kind, *status));
+        push(by, format!("{from} -> {to} {how}{why}"));
         return;
     }
     if let What::Closed { from, to, kind, status, leader, detail, .. } = &cause.what {
@@ -53,7 +57,7 @@ fn render(ledger: &Ledger, job: &Job, cause: &Cause, events: &mut Vec<v1::Event>
     if cause.what == What::Held && matches!(cause.who, Who::Controller(_)) {
         return push(who, "held it: the log has lost entries, it may have run".to_owned());
     }
-    push(who, what(ledger, &cause.what));
+    push(who, what(ledger, job, &cause.what));
 }
 
 /// What became of an attempt that is tried again.
@@ -96,7 +100,7 @@ fn name_of(ledger: &Ledger, agent_id: &str) -> String {
     ledger.agent(agent_id).map_or_else(|| agent_id.to_owned(), |agent| agent.name().to_owned())
 }
 
-fn what(ledger: &Ledger, what: &What) -> String {
+fn what(ledger: &Ledger, job: &Job, what: &What) -> String {
     match what {
         What::Assigned { agent, attempt } => {
             format!("assigned to {}, attempt {attempt}", name_of(ledger, agent))
@@ -122,6 +126,8 @@ fn what(ledger: &Ledger, what: &What) -> String {
             kind => format!("has it: -> {}", kind.name()),
         },
         What::OrderLost => "the order never arrived at its node; it goes again".to_owned(),
+        What::DependencyMet { index } => met(ledger, job, *index),
+        What::BeginReached => "its time to begin has come".to_owned(),
         What::Held
         | What::Released
         | What::Priority { .. }
@@ -190,6 +196,13 @@ fn asked(what: &What) -> String {
         What::ResumeRequested => "asked to resume it".to_owned(),
         _ => String::new(),
     }
+}
+
+/// A dependency that is met, with the state of what was waited for now.
+fn met(ledger: &Ledger, job: &Job, index: u32) -> String {
+    let Some(dep) = job.dependencies().get(index as usize) else { return String::new() };
+    let (kind, id) = (words::dependency_kind(dep.kind()), words::dependency(dep));
+    format!("{kind} {id} is met: {id} is now {}", ledger.standing(dep))
 }
 
 /// What the node told, with the real wait status where there is one.

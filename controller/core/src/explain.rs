@@ -77,6 +77,7 @@ pub fn explain(
     match job.state() {
         State::Queued => queued(ledger, sight, job, &outlook, &mut answer),
         State::Held => held(ledger, job, &mut answer),
+        State::Blocked { held } => blocked(ledger, job, *held, &mut answer),
         State::Waiting(fence) => waiting(ledger, job, fence, &mut answer),
         State::Dispatched(grant) => dispatched(ledger, sight, job, grant, &mut answer),
         State::Running(_) | State::Suspended(_) => running(ledger, sight, job, &mut answer),
@@ -323,6 +324,42 @@ fn held(ledger: &Ledger, job: &Job, answer: &mut v1::ExplainAnswer) {
     answer.lines.push(format!("{queue} other jobs wait in the queue."));
 }
 
+/// Open dependencies that an explanation lists.
+const OPEN_LISTED_MAX: usize = 100;
+
+/// A job that waits for others, or for its time: each of them, and how it stands.
+fn blocked(ledger: &Ledger, job: &Job, held: bool, answer: &mut v1::ExplainAnswer) {
+    let id = job.task_id();
+    let message = answer.task.as_ref().map(|task| task.message.clone()).unwrap_or_default();
+    answer.headline = format!("Job {id} is PEND: it {message}.");
+    let Some(waits) = ledger.waits_of(job) else { return };
+    let deps = waits.open().filter_map(|index| job.dependencies().get(index as usize));
+    for dep in deps.take(OPEN_LISTED_MAX) {
+        let (kind, named) = (words::dependency_kind(dep.kind()), words::dependency(dep));
+        let own = job.task_id().index.filter(|_| dep.kind() == v1::DependencyKind::AfterEach);
+        let (named, standing) = match own {
+            None => (named, ledger.standing(dep)),
+            Some(n) => {
+                let tasks = vec![v1::TaskRange { first: n, last: n, step: 1 }];
+                let one = v1::Dependency { tasks, ..dep.clone() };
+                (words::dependency(&one), ledger.standing(&one))
+            }
+        };
+        answer.lines.push(format!("{kind} {named}: {named} is {standing}."));
+    }
+    if let Some(more) = waits.open().count().checked_sub(OPEN_LISTED_MAX + 1) {
+        answer.lines.push(format!("And {} more.", more + 1));
+    }
+    if let Some(begin) = waits.begin_wall_ms() {
+        answer.lines.push(format!("It does not begin before {}.", words::date_and_time(begin)));
+    }
+    let then = match held {
+        true => format!("held, until: docket release {id}"),
+        false => "queued".to_owned(),
+    };
+    answer.lines.push(format!("When all of that is met it is {then}."));
+}
+
 /// A retry whose closed attempt may still live: which proofs open the way, and until when a lease
 /// may hold it.
 fn waiting(ledger: &Ledger, job: &Job, fence: &Fence, answer: &mut v1::ExplainAnswer) {
@@ -499,7 +536,8 @@ fn elsewhere(job: &Job) -> String {
 fn ended(ledger: &Ledger, job: &Job, output: bool, answer: &mut v1::ExplainAnswer) {
     let Some(end) = job.state().ended() else { return };
     let (id, state) = (job.task_id(), job.state_name());
-    answer.headline = format!("Job {id} is {state}: {}.", words::end(&end.reason, end.status));
+    answer.headline =
+        format!("Job {id} is {state}: {}.", words::end(&job.told(&end.reason), end.status));
     let when = words::time_of_day(end.finish_wall_ms);
     match &end.grant {
         Some(grant) => {

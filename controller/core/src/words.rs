@@ -1,6 +1,6 @@
 //! Words for people: names, durations, sizes, times of day, ends.
 
-use crate::ledger::{ExitReason, WaitEnd};
+use crate::ledger::{ExitReason, WaitEnd, culprit};
 use proto::v1;
 
 /// Task numbers as they are asked for: `0-9:3,12`.
@@ -57,6 +57,20 @@ pub(crate) fn size(bytes: u64) -> String {
 pub(crate) fn time_of_day(wall_ms: u64) -> String {
     let s = wall_ms / 1000 % 86400;
     format!("{:02}:{:02}:{:02} UTC", s / 3600, s % 3600 / 60, s % 60)
+}
+
+/// A wall time with its date, in UTC.
+pub(crate) fn date_and_time(wall_ms: u64) -> String {
+    // Days since 0000-03-01, so that the leap day is the last of its year (proleptic Gregorian).
+    let days = wall_ms / 86_400_000 + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let in_year = day - (365 * year + year / 4 - year / 100);
+    let shifted = (5 * in_year + 2) / 153;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    let day = in_year - (153 * shifted + 2) / 5 + 1;
+    format!("{year:04}-{month:02}-{day:02} {}", time_of_day(wall_ms))
 }
 
 /// A user in a sentence. The account `nobody` would read as if there had been none.
@@ -117,7 +131,50 @@ pub(crate) fn end(reason: &ExitReason, status: Option<u32>) -> String {
         }
         ExitReason::UnknownStatus { .. } => "it ended, nobody could read how".to_owned(),
         ExitReason::StartFailed(failure) => start_failure(failure),
-        ExitReason::DependencyFailed => "a job it waited for did not end as asked".to_owned(),
+        ExitReason::DependencyFailed(failure) => dependency_failure(failure),
+    }
+}
+
+/// A dependency's name on screens, as the option that asks for it.
+pub fn dependency_kind(kind: v1::DependencyKind) -> &'static str {
+    match kind {
+        v1::DependencyKind::Unspecified => "unspecified",
+        v1::DependencyKind::AfterOk => "after-ok",
+        v1::DependencyKind::AfterAny => "after-any",
+        v1::DependencyKind::AfterNotOk => "after-not-ok",
+        v1::DependencyKind::AfterStart => "after-start",
+        v1::DependencyKind::AfterEach => "after-each",
+    }
+}
+
+/// What a dependency names: `12`, `12_0-4`.
+pub(crate) fn dependency(dep: &v1::Dependency) -> String {
+    match dep.tasks.is_empty() {
+        true => dep.job.to_string(),
+        false => format!("{}_{}", dep.job, ranges(&dep.tasks)),
+    }
+}
+
+/// Which job, or task, made a dependency fail, and what became of it.
+fn dependency_failure(failure: &v1::DependencyFailure) -> String {
+    let id = culprit(failure);
+    let kind = dependency_kind(failure.kind());
+    let number = match (failure.code, failure.signal) {
+        (Some(code), _) => format!(" {code}"),
+        (None, Some(signal)) => format!(" {signal}"),
+        (None, None) => String::new(),
+    };
+    match (failure.done, failure.end()) {
+        (true, _) => format!("it waited for {id} to fail ({kind}), and that is DONE"),
+        (false, v1::ExitKind::Unspecified) => {
+            format!(
+                "it waited for {id} ({kind}), which was not DONE and is no longer in the ledger"
+            )
+        }
+        (false, end) => {
+            let end = kind_name(end);
+            format!("it waited for {id} ({kind}), which is EXIT {end}{number}")
+        }
     }
 }
 
@@ -188,6 +245,14 @@ mod tests {
         }
         assert_eq!(nearest("overnight", &known), None);
         assert_eq!(nearest("", &[]), None);
+    }
+
+    #[test]
+    fn a_date_is_that_of_the_calendar() {
+        assert_eq!(date_and_time(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(date_and_time(951_826_500_000), "2000-02-29 12:15:00 UTC");
+        assert_eq!(date_and_time(1_798_761_599_000), "2026-12-31 23:59:59 UTC");
+        assert_eq!(date_and_time(4_107_542_400_000), "2100-03-01 00:00:00 UTC");
     }
 
     #[test]

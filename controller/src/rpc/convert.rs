@@ -2,7 +2,9 @@
 //! checks nothing again. A refusal names the field, what was given and what is allowed (design 7).
 
 use super::identity::Caller;
-use docket_core::ledger::{ARRAY_MAX, DRAIN_REASON_MAX, Ranges, StateName};
+use docket_core::ledger::{
+    ARRAY_MAX, DEPENDENCIES_MAX, DRAIN_REASON_MAX, Ranges, StateName, judge_dependencies,
+};
 use prost::Message as _;
 use proto::{JobId, TaskId, v1};
 use std::collections::BTreeSet;
@@ -231,7 +233,16 @@ fn check_spec(spec: &v1::JobSpec) -> Result<(), Invalid> {
     check_command(spec)?;
     check_paths(spec)?;
     check_resources(spec)?;
+    check_dependencies(spec)?;
     check_numbers(spec)
+}
+
+fn check_dependencies(spec: &v1::JobSpec) -> Result<(), Invalid> {
+    judge_dependencies(spec).map_err(|why| {
+        let ids =
+            format!("at most {DEPENDENCIES_MAX} ids of jobs (12) or of tasks of arrays (12_0-4)");
+        invalid("dependencies", why, ids)
+    })
 }
 
 fn check_command(spec: &v1::JobSpec) -> Result<(), Invalid> {

@@ -128,7 +128,11 @@ fn source(ledger: &Ledger, id: TaskId, request: &v1::LogsRequest) -> Result<Sour
     let ended = job.terminal();
     // Unknown counts as started if a start was ever heard; the agent may hold bytes in any case.
     let place = match job.state() {
-        State::Queued | State::Held | State::Waiting(_) | State::Dispatched(_) => None,
+        State::Queued
+        | State::Held
+        | State::Blocked { .. }
+        | State::Waiting(_)
+        | State::Dispatched(_) => None,
         _ => place(ledger, job, request.stderr),
     };
     Ok(match place {

@@ -411,7 +411,8 @@ impl World {
     pub(crate) fn leader_tick(&mut self, c: usize) {
         let life = self.controllers[c].life;
         self.at(TICK_MS, Event::LeaderTick { controller: c, life });
-        self.leader_step(c, Leads::Tick);
+        let wall_ms = self.wall(self.controllers[c].wall_skew_ms, self.now);
+        self.leader_step(c, Leads::Tick { wall_ms });
     }
 
     /// A client's command arrives; its answer comes when it is applied, or never.

@@ -103,7 +103,10 @@ pub enum Event<'a> {
         round: u64,
     },
     /// Time passed: every [`LeaderConfig::tick_ms`] or so.
-    Tick,
+    Tick {
+        /// The time on the wall, UTC ms: only begin times go by it.
+        wall_ms: u64,
+    },
 }
 
 /// What the shell does next, in this order.

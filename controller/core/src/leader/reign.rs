@@ -76,7 +76,7 @@ impl Reign {
             Event::Message { session, message } => self.message(turn, session, message),
             Event::Closed { session, end } => liveness::closed(self, turn, session, end),
             Event::Confirmed { round } => lease::confirmed(self, turn, round),
-            Event::Tick => self.tick(turn),
+            Event::Tick { wall_ms } => self.tick(turn, wall_ms),
             // The caller ends a reign and begins one.
             Event::Elected { .. } | Event::Deposed => {}
         }
@@ -173,7 +173,7 @@ impl Reign {
         }
     }
 
-    fn tick(&mut self, turn: &mut Turn<'_>) {
+    fn tick(&mut self, turn: &mut Turn<'_>, wall_ms: u64) {
         let passed = self.pace.pass(turn.now);
         liveness::sweep(self, turn, passed);
         join::tick(self, turn);
@@ -188,7 +188,7 @@ impl Reign {
         for id in self.sessions.values().filter(lost).map(|s| s.id).collect::<Vec<_>>() {
             manifest::ask(self, turn, id);
         }
-        timers::tick(self, turn);
+        timers::tick(self, turn, wall_ms);
         self.placing.tick(turn);
         placing::run(self, turn);
     }

@@ -3,6 +3,7 @@
 
 use super::book::Ledger;
 use super::outcome::{Applied, Outcome, Rejection};
+use super::tick::SETTLED_MAX;
 use proto::mutants::Mutant;
 use proto::{OrderId, v1, v1::command::Kind};
 use std::collections::BTreeMap;
@@ -91,9 +92,26 @@ impl Ledger {
             Some(Kind::ArrayLimit(limit)) => self.limit_arrays(limit),
             Some(Kind::Set(set)) => self.set(set),
         };
-        self.drain();
-        self.evict_beyond_limit();
+        let ticked = matches!(command.kind, Some(Kind::Tick(_)));
+        self.follow_up(if ticked { 0 } else { SETTLED_MAX });
         outcome.unwrap_or_else(Outcome::Rejected)
+    }
+}
+
+impl Ledger {
+    /// What a command leads to in its own step: facts that waited for it, jobs that waited for what it
+    /// ended, at most so many, and room for what ended.
+    fn follow_up(&mut self, most: u32) {
+        let mut left = most;
+        loop {
+            self.drain();
+            let told = self.tell(left);
+            left -= told;
+            if told == 0 {
+                break;
+            }
+        }
+        self.evict_beyond_limit();
     }
 }
 

@@ -1,6 +1,7 @@
 //! An array job: many tasks of one specification. Tasks that differ in nothing but their number
 //! share one record; a task gets one of its own when it is given to a node or changed alone.
 
+use super::depend::Stage;
 use super::job::Job;
 use super::ranges::Ranges;
 use super::state::{Kind, StateName};
@@ -33,6 +34,8 @@ pub struct Array {
     groups: Vec<Group>,
     own: BTreeMap<u32, Arc<BTreeMap<u32, Arc<Job>>>>,
     tally: Tally,
+    /// Tasks of which an attempt has started, or ended.
+    begun: u64,
     /// Tasks with a record of their own that are queued, in scheduling order.
     queued: BTreeSet<Again>,
     last_end: (u64, u64),
@@ -102,6 +105,7 @@ impl Array {
             limit,
             own: BTreeMap::new(),
             tally,
+            begun: 0,
             queued: BTreeSet::new(),
             last_end: (0, 0),
         }
@@ -195,6 +199,27 @@ impl Array {
     fn own_mut(&mut self, number: u32) -> Option<&mut Job> {
         let page = Arc::make_mut(self.own.get_mut(&(number / PAGE))?);
         page.get_mut(&number).map(Arc::make_mut)
+    }
+
+    /// Tasks of which an attempt has started, or ended.
+    pub(super) fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    /// The records of these tasks; each with those of the numbers that have it, as stretches.
+    pub(super) fn records_in<'a>(
+        &'a self,
+        numbers: &'a Ranges,
+    ) -> impl Iterator<Item = (Vec<(u32, u32)>, &'a Job)> {
+        let shared = self.groups.iter().filter_map(|group| {
+            let common: Vec<_> = numbers.common(&group.members).stretches().collect();
+            (!common.is_empty()).then_some((common, &*group.job))
+        });
+        let own = numbers.stretches().flat_map(|(first, last)| {
+            let pages = self.own.range(first / PAGE..=last / PAGE);
+            pages.flat_map(move |(_, page)| page.range(first..=last))
+        });
+        shared.chain(own.map(|(number, job)| (vec![(*number, *number)], &**job)))
     }
 
     /// Tasks that have a record of their own, by number.
@@ -305,6 +330,8 @@ impl Array {
             changed += chosen.len();
             self.tally.leave(before, chosen.len());
             self.tally.enter(job.kind(), chosen.len());
+            self.begun -= if Stage::of(&group.job).begun() { chosen.len() } else { 0 };
+            self.begun += if Stage::of(&job).begun() { chosen.len() } else { 0 };
             self.note_end(&job);
             let rest = group.members.without(&chosen);
             if !rest.is_empty() {
@@ -322,10 +349,12 @@ impl Array {
         edit: impl FnOnce(&mut Job) -> R,
     ) -> Option<R> {
         let job = self.own_mut(number)?;
-        let before = (job.kind(), again(job, number));
+        let before = (job.kind(), again(job, number), Stage::of(job).begun());
         let result = edit(job);
-        let after = (job.kind(), again(job, number));
+        let after = (job.kind(), again(job, number), Stage::of(job).begun());
         let end = end_of(job);
+        self.begun -= u64::from(before.2);
+        self.begun += u64::from(after.2);
         self.tally.leave(before.0, 1);
         self.tally.enter(after.0, 1);
         self.last_end = self.last_end.max(end);
@@ -354,12 +383,14 @@ impl Array {
         let mut all = Vec::new();
         for (members, job) in groups {
             array.tally.enter(job.kind(), members.len());
+            array.begun += if Stage::of(&job).begun() { members.len() } else { 0 };
             array.note_end(&job);
             all.extend(members.stretches());
             array.groups.push(Group { members, job: Arc::new(job) });
         }
         for (number, job) in own {
             array.tally.enter(job.kind(), 1);
+            array.begun += u64::from(Stage::of(&job).begun());
             array.note_end(&job);
             all.push((number, number));
             array.put(number, job);

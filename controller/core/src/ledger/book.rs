@@ -4,11 +4,14 @@ use super::array::Array;
 use super::blobs::{Blob, Interned, Spec};
 use super::cause::{Cause, What, Who};
 use super::deferred::{Deferred, Registry};
+use super::depend::Stage;
+use super::gone::Gone;
 use super::ids::{Opening, Range};
 use super::index::{Bound, Indexes, Used};
 use super::job::Job;
 use super::line::{Line, Place};
 use super::moves;
+use super::news::News;
 use super::node::{Agent, DownWhy, Session};
 use super::outcome::Rejection;
 use super::policy::default_policy;
@@ -16,8 +19,9 @@ use super::ranges::Ranges;
 use super::state::{Kind, StateName};
 use super::table::{Entry, Table};
 use super::users::Users;
+use super::waits::Dependants;
 use proto::{JobId, OrderId, TaskId, v1};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// The replicated state. Every replica that applied the same log has the same bytes.
@@ -47,6 +51,11 @@ pub struct Ledger {
     pub(super) agents: BTreeMap<Arc<str>, Agent>,
     pub(super) index: Indexes,
     pub(super) deferred: Registry,
+    /// How evicted jobs ended.
+    pub(super) gone: Gone,
+    /// Starts and ends that not all were told who wait for them, in log order.
+    pub(super) news: VecDeque<News>,
+    pub(super) waits: Dependants,
     /// Jobs changed by the command that is being applied about which a fact waits.
     pub(super) drainable: BTreeSet<JobId>,
     /// Order id of the command that is being applied.
@@ -115,6 +124,9 @@ impl Default for Ledger {
             agents: BTreeMap::new(),
             index: Indexes::default(),
             deferred: Registry::default(),
+            gone: Gone::default(),
+            news: VecDeque::new(),
+            waits: Dependants::default(),
             drainable: BTreeSet::new(),
             order: OrderId(0),
             changed: BTreeSet::new(),
@@ -367,6 +379,13 @@ impl Ledger {
     ) -> R {
         let id = id.into();
         let found = "callers only change tasks they have just found";
+        let mut stages = (Stage::default(), Stage::default());
+        let edit = |job: &mut Job| {
+            stages.0 = Stage::of(job);
+            let result = edit(job);
+            stages.1 = Stage::of(job);
+            result
+        };
         let result = match id.index {
             None => {
                 let job = self.jobs.job_mut(id.job).expect(found);
@@ -390,6 +409,8 @@ impl Ledger {
                 result.expect(found)
             }
         };
+        self.note_stage(id, stages.0, stages.1);
+        self.stop_waiting(id.job);
         self.touched(id);
         result
     }
@@ -414,8 +435,18 @@ impl Ledger {
         let Some(array) = self.jobs.array_mut(id) else { return 0 };
         self.index.remove_array(array);
         let led_ms = self.led_ms;
-        let changed = array.change_shared(which, |job| moving(led_ms, job, &mut edit));
+        let mut further = false;
+        let changed = array.change_shared(which, |job| {
+            let before = Stage::of(job);
+            let changed = moving(led_ms, job, &mut edit);
+            further |= before != Stage::of(job);
+            changed
+        });
         self.index.add_array(array);
+        if further {
+            self.note_stages(id, which);
+        }
+        self.stop_waiting(id);
         self.touched(TaskId::plain(id));
         changed
     }
@@ -445,7 +476,7 @@ impl Ledger {
 fn moving<R>(led_ms: u64, job: &mut Job, edit: impl FnOnce(&mut Job) -> R) -> R {
     let before = job.kind();
     let result = edit(job);
-    if before == Kind::Held && job.kind() == Kind::Queued {
+    if matches!(before, Kind::Held | Kind::Blocked) && job.kind() == Kind::Queued {
         job.eligible_led_ms = led_ms;
     }
     debug_assert!(moves::legal(before, job.kind()), "{before:?} -> {:?}", job.kind());

@@ -160,7 +160,8 @@ impl Ledger {
         if job.terminal() {
             return Ok(CancelVerdict::AlreadyEnded);
         }
-        let at_once = matches!(job.kind(), Kind::Queued | Kind::Held | Kind::Waiting);
+        let at_once =
+            matches!(job.kind(), Kind::Queued | Kind::Held | Kind::Blocked | Kind::Waiting);
         let intent = self.cancel_intent(asker, at_once);
         let who = Who::User(Arc::clone(&asker.user));
         let cause = self.cause(who.clone(), What::CancelRequested);

@@ -178,6 +178,13 @@ pub enum What {
         /// Processes of it that were still alive when its keeper gave up; 0: none.
         leftover: u32,
     },
+    /// One of its dependencies is met.
+    DependencyMet {
+        /// Its number in the specification.
+        index: u32,
+    },
+    /// The time before which it was not to start has come.
+    BeginReached,
     /// Its tree is stopped, as was asked; its node told.
     Suspended,
     /// Its tree goes on, as was asked; its node told.

@@ -5,9 +5,12 @@ use super::cause::CAUSES_MAX;
 use super::deferred::About;
 use super::index::Indexes;
 use super::job::Job;
+use super::ranges::Ranges;
 use super::settle::NODE_FAULTS_MAX;
-use super::state::State;
+use super::state::{Kind, State};
 use super::table::Slot;
+use super::waits::{Dependants, Waiter};
+use proto::JobId;
 use std::collections::BTreeMap;
 
 impl Ledger {
@@ -22,6 +25,7 @@ impl Ledger {
             "the indexes are what the jobs make them"
         );
         self.check_content();
+        self.check_waits();
         self.check_deferred();
         let mut newest_led = 0;
         for (id, slot) in self.jobs.slots() {
@@ -30,12 +34,16 @@ impl Ledger {
                 Slot::Job(job) => {
                     assert_eq!(job.id, id, "job {id} stands under its id");
                     self.check_job(job);
+                    assert_eq!(job.waits.is_some(), job.kind() == Kind::Blocked, "job {id}: waits");
                     (job.submit_led_ms, &job.by)
                 }
                 Slot::Array(array) => {
                     assert_eq!(array.id(), id, "array {id} stands under its id");
                     array.check();
                     array.records().for_each(|job| self.check_job(job));
+                    let waits = array.tally().of(Kind::Blocked) > 0;
+                    assert_eq!(array.head().waits.is_some(), waits, "array {id}: waits");
+                    assert!(array.records().all(|job| job.waits.is_none()), "array {id}: once");
                     let limit = array.limit().map_or(u64::MAX, u64::from);
                     // A limit that was lowered, or what a restore adopted, is above it for a while.
                     assert!(limit > 0, "array {id}: its limit lets something run");
@@ -69,6 +77,38 @@ impl Ledger {
             assert!(waits, "a deferred fact waits for what is not here: {entry:?}");
             assert!(self.agents.contains_key(&entry.agent), "a deferred fact has a known agent");
             assert!(entry.position <= self.applied, "a deferred fact comes from the past");
+        }
+    }
+
+    /// Nothing that is decided is forgotten: it is either told, or among the news.
+    fn check_waits(&self) {
+        let again = Dependants::of(&self.jobs);
+        assert_eq!(again, self.waits, "who waits for what is what the jobs make it");
+        let told = |job| !self.news.iter().any(|news| news.job == job);
+        for job in self.waits.targets() {
+            assert!(self.entry(job).is_some(), "job {job} is waited for and was evicted");
+            if !told(job) {
+                continue;
+            }
+            let tasks = self.array(job).map(|array| array.numbers()).unwrap_or_default();
+            let decided = self.waits.decided(job, &self.progress(job), &tasks);
+            assert_eq!(decided, None, "job {job}: who waits for it was not told");
+            let mut last = (JobId(0), 0);
+            while let Some(waiter) = self.waits.next_each(job, last) {
+                last = waiter;
+                self.check_each(waiter, job);
+            }
+        }
+    }
+
+    fn check_each(&self, (id, _): Waiter, other: JobId) {
+        let (Some(array), Some(other)) = (self.array(id), self.array(other)) else { return };
+        assert!(!other.terminal(), "array {id} waits for tasks of one that has ended");
+        let all = array.numbers();
+        for (stretches, job) in other.records_in(&all).filter(|(_, job)| job.kind() == Kind::Exit) {
+            let numbers = Ranges::of(stretches);
+            let mut waiting = array.records_in(&numbers).map(|(_, job)| job.kind());
+            assert!(waiting.all(|kind| kind != Kind::Blocked), "array {id}: {}", job.id);
         }
     }
 
@@ -120,7 +160,7 @@ impl Ledger {
                 assert!(job.intents.is_none(), "job {id}: nothing is asked of a closed attempt");
                 assert!(!self.rebooted_since(&fence.grant), "job {id}: a reboot is a proof");
             }
-            State::Queued | State::Held => {
+            State::Queued | State::Held | State::Blocked { .. } => {
                 assert!(job.intents.is_none(), "job {id}: nothing is asked of a job that waits");
             }
             State::Unknown(unknown) => {

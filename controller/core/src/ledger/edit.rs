@@ -209,8 +209,12 @@ impl Ledger {
         let job = self.owned(id, asker)?;
         let kind = job.kind();
         // A retry that waits for a fence goes on waiting; held, it then does not start by itself.
-        let held = job.fence().map_or(kind == Kind::Held, |fence| fence.held);
-        if !matches!(kind, Kind::Queued | Kind::Held | Kind::Waiting) {
+        let held = match &job.state {
+            State::Waiting(fence) => fence.held,
+            State::Blocked { held } => *held,
+            _ => kind == Kind::Held,
+        };
+        if !matches!(kind, Kind::Queued | Kind::Held | Kind::Blocked | Kind::Waiting) {
             let why = match release {
                 false => "a node has it: `docket suspend` stops it",
                 true => "a node has it: `docket resume` lets it go on",
@@ -225,6 +229,7 @@ impl Ledger {
         self.update(id, |job| {
             match &mut job.state {
                 State::Waiting(fence) => fence.held = !release,
+                State::Blocked { held } => *held = !release,
                 state => *state = if release { State::Queued } else { State::Held },
             }
             job.note(cause);
@@ -284,9 +289,10 @@ impl Ledger {
 
 /// Holds or releases what waits in the queue; false if it is so already.
 fn hold_waiting(job: &mut Job, release: bool, cause: &Cause) -> bool {
-    let to = match (job.kind(), release) {
-        (Kind::Queued, false) => State::Held,
-        (Kind::Held, true) => State::Queued,
+    let to = match (&job.state, release) {
+        (State::Queued, false) => State::Held,
+        (State::Held, true) => State::Queued,
+        (State::Blocked { held }, release) if *held == release => State::Blocked { held: !release },
         _ => return false,
     };
     job.state = to;

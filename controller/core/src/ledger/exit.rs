@@ -36,7 +36,7 @@ pub enum ExitReason {
     /// It could not be started.
     StartFailed(v1::StartFailure),
     /// A job it waited for ended otherwise than asked.
-    DependencyFailed,
+    DependencyFailed(v1::DependencyFailure),
 }
 
 /// A decoded wait status.
@@ -98,7 +98,7 @@ impl ExitReason {
             ExitReason::Vanished => ExitKind::Vanished,
             ExitReason::UnknownStatus { .. } => ExitKind::UnknownStatus,
             ExitReason::StartFailed(_) => ExitKind::StartFailed,
-            ExitReason::DependencyFailed => ExitKind::DependencyFailed,
+            ExitReason::DependencyFailed(_) => ExitKind::DependencyFailed,
         }
     }
 
@@ -121,6 +121,7 @@ impl ExitReason {
         match self {
             ExitReason::Cancelled { by } => reason.by = Some(by.clone()),
             ExitReason::StartFailed(failure) => reason.start_failure = Some(failure.clone()),
+            ExitReason::DependencyFailed(failure) => reason.dependency = Some(*failure),
             ExitReason::UnknownStatus { started_unknown: true } => {
                 reason.detail = Some("started: unknown".to_owned());
             }

@@ -46,7 +46,11 @@ impl Job {
     /// Whether it is held since a part of the log was lost: it may have run in that part.
     pub fn may_have_run(&self) -> bool {
         let last = self.causes().iter().rev().find(|cause| cause.what == What::Held);
-        let held = self.kind() == Kind::Held || self.fence().is_some_and(|fence| fence.held);
+        let held = match self.state() {
+            State::Held | State::Blocked { held: true } => true,
+            State::Waiting(fence) => fence.held,
+            _ => false,
+        };
         held && last.is_some_and(|cause| matches!(cause.who, Who::Controller(_)))
     }
 }
@@ -91,7 +95,7 @@ impl Ledger {
     }
 
     fn hold_what_waits(&mut self) {
-        let waits = |job: &Job| matches!(job.kind(), Kind::Queued | Kind::Waiting);
+        let waits = |job: &Job| matches!(job.kind(), Kind::Queued | Kind::Blocked | Kind::Waiting);
         let (mut waiting, mut arrays) = (Vec::new(), Vec::new());
         for entry in self.jobs.entries_below(self.next_job_id) {
             match entry {
@@ -107,6 +111,7 @@ impl Ledger {
         let hold = |job: &mut Job| {
             match &mut job.state {
                 State::Waiting(fence) => fence.held = true,
+                State::Blocked { held } => *held = true,
                 state => *state = State::Held,
             }
             job.note(cause.clone());

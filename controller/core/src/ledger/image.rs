@@ -6,6 +6,7 @@ use super::deferred::Deferred;
 use super::ids::Opening;
 use super::image_parts::{ImageWriter, agent_image, deferred_image, user_image};
 use super::job::Job;
+use super::news::News;
 use super::table::{Slot, Table};
 use prost::Message as _;
 use proto::v1::{self, image_record::Kind};
@@ -14,6 +15,9 @@ use std::sync::Arc;
 
 /// Size at which a chunk is closed, in bytes: as large as the pieces that followers are sent.
 pub const IMAGE_CHUNK_BYTES: usize = 256 * 1024;
+
+/// Pages of outcomes in one record: 32 KiB.
+const PAGES_PER_RECORD: usize = 64;
 
 /// Version of the image's meaning; a newer one is refused by name.
 pub(super) const IMAGE_FORMAT: u32 = 1;
@@ -26,6 +30,8 @@ pub struct Frozen {
     users: Vec<v1::ImageUser>,
     agents: Vec<v1::ImageAgent>,
     deferred: Vec<Arc<Deferred>>,
+    failed: Vec<v1::ImageFailed>,
+    news: Vec<v1::ImageNews>,
     jobs: Table,
 }
 
@@ -38,6 +44,8 @@ impl Ledger {
             users: self.users.all().iter().map(|user| user_image(user)).collect(),
             agents: self.agents.values().map(agent_image).collect(),
             deferred: self.deferred.iter().cloned().collect(),
+            failed: self.gone.freeze().collect(),
+            news: self.news.iter().map(News::freeze).collect(),
             jobs: self.jobs.clone(),
         }
     }
@@ -121,7 +129,17 @@ impl<'a> Records<'a> {
         let head = Kind::Head(frozen.head.clone());
         let users = frozen.users.iter().cloned().map(Kind::User);
         let agents = frozen.agents.iter().cloned().map(Kind::Agent);
-        let ready = std::iter::once(head).chain(users).chain(agents).map(record).collect();
+        let pages = frozen.failed.chunks(PAGES_PER_RECORD).map(|failed| {
+            let failed = failed.to_vec();
+            Kind::Dependencies(v1::ImageDependencies { failed, news: Vec::new() })
+        });
+        let news = frozen.news.iter().map(|news| {
+            let news = vec![news.clone()];
+            Kind::Dependencies(v1::ImageDependencies { failed: Vec::new(), news })
+        });
+        let waits = pages.chain(news);
+        let kinds = std::iter::once(head).chain(waits).chain(users).chain(agents);
+        let ready = kinds.map(record).collect();
         Records {
             ready,
             deferred: frozen.deferred.iter(),

@@ -145,6 +145,7 @@ pub(super) fn kind_code(kind: Kind) -> u32 {
         Kind::Done => 7,
         Kind::Exit => 8,
         Kind::Waiting => 9,
+        Kind::Blocked => 10,
     }
 }
 
@@ -185,6 +186,7 @@ fn job_image(job: &Job) -> v1::ImageJob {
         changes: changes_image(job),
         limit: limit_image(job),
         fence: job.fence().map(fence_image),
+        blocked: blocked_image(job),
         retried: job.retried,
         edits: job.edits.as_deref().map(edit_images).unwrap_or_default(),
         edit_floor_wall_ms: job.edits.as_ref().map_or(0, |edits| edits.floor_wall_ms),
@@ -223,6 +225,16 @@ fn job_image(job: &Job) -> v1::ImageJob {
         },
         ended: job.state.ended().map(ended_image),
     }
+}
+
+fn blocked_image(job: &Job) -> Option<v1::ImageBlocked> {
+    let State::Blocked { held } = job.state else { return None };
+    let waits = job.waits.as_ref().map(|waits| v1::ImageWaits {
+        open: waits.open.to_wire(),
+        each: waits.each.to_wire(),
+        begin_wall_ms: waits.begin_wall_ms,
+    });
+    Some(v1::ImageBlocked { held, waits })
 }
 
 fn grant_image(grant: &Grant) -> v1::ImageGrant {
@@ -310,6 +322,7 @@ fn reason_image(reason: &ExitReason, status: Option<u32>) -> v1::ImageReason {
     match reason {
         ExitReason::Cancelled { by } => image.by.clone_from(by),
         ExitReason::StartFailed(failure) => image.failure = Some(failure.clone()),
+        ExitReason::DependencyFailed(failure) => image.dependency = Some(*failure),
         ExitReason::LeaseOver => image.lease = true,
         ExitReason::UnknownStatus { started_unknown } => image.started_unknown = *started_unknown,
         _ => {}
@@ -393,10 +406,11 @@ fn what_image(what: &What, image: &mut v1::ImageCause) -> u32 {
         | What::LateAttempt { .. }
         | What::OrphanFound { .. }
         | What::OrphanGone { .. } => closed_image(what, image),
+        what => set_image(what, image),
     }
 }
 
-/// What was set, and what followed from it; gives the code.
+/// What was set, what followed from it, and what was waited for; gives the code.
 fn set_image(what: &What, image: &mut v1::ImageCause) -> u32 {
     match what {
         What::Held => 12,
@@ -414,6 +428,8 @@ fn set_image(what: &What, image: &mut v1::ImageCause) -> u32 {
         What::RaceWon { winner } => set(image, i64::from(*winner), 74),
         What::Cpus { to } => set(image, i64::from(*to), 72),
         What::Mem { to_bytes } => set(image, to_bytes.cast_signed(), 73),
+        What::DependencyMet { index } => set(image, i64::from(*index), 42),
+        What::BeginReached => 43,
         _ => 0,
     }
 }

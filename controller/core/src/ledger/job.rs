@@ -2,6 +2,7 @@
 
 use super::blobs::{Ask, Blob, Spec};
 use super::cause::{CAUSES_MAX, Cause, What};
+use super::depend::Waits;
 use super::memory::Edits;
 use super::request::RequestId;
 use super::state::{Grant, Kind, Started, State, StateName};
@@ -31,6 +32,8 @@ pub struct Job {
     pub(super) submit_position: u64,
     pub(super) changed_position: u64,
     pub(super) state: State,
+    /// What it, or the whole array of which this is the head, still waits for.
+    pub(super) waits: Option<Box<Waits>>,
     pub(super) attempt: u32,
     pub(super) priority: i32,
     /// Its time limit in force, ms.

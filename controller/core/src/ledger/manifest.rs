@@ -195,7 +195,8 @@ impl Ledger {
     fn step_aside(&mut self, stray: AttemptId) {
         let id = stray.task;
         let clashes = |job: &Job| {
-            matches!(job.kind(), Kind::Queued | Kind::Held) && job.attempt <= stray.attempt
+            let waits = matches!(job.kind(), Kind::Queued | Kind::Held | Kind::Blocked);
+            waits && job.attempt <= stray.attempt
         };
         if self.job(id).is_some_and(clashes) {
             self.update(id, |job| job.attempt = stray.attempt.saturating_add(1));

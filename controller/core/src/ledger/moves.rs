@@ -2,7 +2,7 @@
 //! state by every cause and compares all three.
 
 use super::state::Kind::{
-    self, Dispatched, Done, Exit, Held, Queued, Running, Suspended, Unknown, Waiting,
+    self, Blocked, Dispatched, Done, Exit, Held, Queued, Running, Suspended, Unknown, Waiting,
 };
 
 /// From a state, by a cause, to one of these states. What is not in [`MOVES`] moves nothing.
@@ -28,6 +28,10 @@ pub const MOVES: &[Move] = &[
     go(Queued, "cancel", &[Exit]),
     go(Held, "release", &[Queued]),
     go(Held, "cancel", &[Exit]),
+    go(Blocked, "dependency met", &[Queued, Held, Blocked]),
+    go(Blocked, "dependency failed", &[Exit]),
+    go(Blocked, "begin reached", &[Queued, Held, Blocked]),
+    go(Blocked, "cancel", &[Exit]),
     go(Waiting, "proof: finish", &[Queued, Held]),
     go(Waiting, "proof: reboot", &[Queued, Held]),
     go(Waiting, "proof: confirmed", &[Queued, Held]),

@@ -273,6 +273,37 @@ pub enum Rejection {
         /// Which.
         job: JobId,
     },
+    /// It would wait for a job that was never submitted, or for itself.
+    #[error(
+        "no job {job} to wait for: the newest is {newest}, and a job can only wait for older ones"
+    )]
+    NoSuchDependency {
+        /// What it would wait for.
+        job: JobId,
+        /// The newest id given.
+        newest: JobId,
+    },
+    /// The array that it would wait for task by task lacks one of its numbers.
+    #[error(
+        "after-each {job}: array {job} has no task {task}, only {tasks}; both need the same numbers"
+    )]
+    NoCounterpart {
+        /// Which array.
+        job: JobId,
+        /// The first number that it lacks.
+        task: u32,
+        /// The tasks that it has.
+        tasks: String,
+    },
+    /// It would wait for tasks of an array of which only is known that not all were DONE.
+    #[error(
+        "the tasks of array {job} are not known any more, only that not all of them were DONE: it left the \
+         ledger; name {job} as a whole, or submit without waiting for it"
+    )]
+    TasksForgotten {
+        /// Which array.
+        job: JobId,
+    },
     /// The job is in a state in which that cannot be done.
     #[error("job {job} is {state}: {why}")]
     WrongState {

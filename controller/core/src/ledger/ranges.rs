@@ -1,10 +1,11 @@
 //! Sets of task numbers, kept as stretches: a million tasks that wait cost as much as one.
 
+use proto::v1;
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// A set of task numbers. Invariant: stretches are not empty, do not touch and do not overlap.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Ranges {
     /// Last number of each stretch by its first.
     stretches: BTreeMap<u32, u32>,
@@ -41,6 +42,16 @@ impl Ranges {
     /// The least number.
     pub fn first(&self) -> Option<u32> {
         self.stretches.first_key_value().map(|(first, _)| *first)
+    }
+
+    /// The greatest number.
+    pub fn last(&self) -> Option<u32> {
+        self.stretches.last_key_value().map(|(_, last)| *last)
+    }
+
+    /// As messages hold them.
+    pub fn to_wire(&self) -> Vec<v1::TaskRange> {
+        self.stretches().map(|(first, last)| v1::TaskRange { first, last, step: 1 }).collect()
     }
 
     /// The least number above the given one.

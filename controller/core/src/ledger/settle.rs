@@ -146,6 +146,10 @@ impl Ledger {
     /// Lets the least recently finished jobs go while there are more than `max_completed`.
     pub(super) fn evict_beyond_limit(&mut self) {
         for _ in 0..EVICTIONS_PER_COMMAND {
+            // What somebody has yet to be told stays.
+            if !self.news.is_empty() {
+                return;
+            }
             let due = self.limit_evicts_at().is_some_and(|due| due <= self.led_ms);
             if !due || !self.evict_oldest() {
                 return;
@@ -175,6 +179,9 @@ impl Ledger {
     /// Evicts the job that ended first; false if none has ended.
     pub(super) fn evict_oldest(&mut self) -> bool {
         let Some((_, _, id)) = self.index.ended.first().copied() else { return false };
+        if self.progress(id).exit > 0 {
+            self.gone.note_failed(id);
+        }
         let head = match self.entry(id) {
             Some(Entry::Job(job)) => {
                 let job = job.clone();

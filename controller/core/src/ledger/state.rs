@@ -8,9 +8,12 @@ use std::sync::Arc;
 /// Longest path that Linux opens, in bytes: nothing longer can have been opened.
 const PATH_MAX: usize = 4096;
 
-/// State of a task. `PEND` is the first four, the terminal ones are the last two.
+/// State of a task. `PEND` is the first five, the terminal ones are the last two.
 ///
 /// ```text
+///     Blocked
+///      |  |
+///      v  v
 ///  Held <-> Queued -> Dispatched -> Running <-> Suspended
 ///            ^  ^       |  ^  \        |           |
 ///  node fault|  |       |  |   \       |           |        any end: Done or Exit,
@@ -24,6 +27,12 @@ pub enum State {
     Queued,
     /// `PEND held`: its owner holds it back.
     Held,
+    /// `PEND waiting`: others have to end or start first, or its time has not come. What is open is kept
+    /// once for all tasks of an array, in [`super::Waits`].
+    Blocked {
+        /// Its owner holds it as well: when nothing is open any more it is held, not queued.
+        held: bool,
+    },
     /// `PEND waiting`: a retry; its closed attempt is not proven dead yet.
     Waiting(Box<Fence>),
     /// `PEND dispatched`: assigned to an agent, start not yet heard.
@@ -188,6 +197,8 @@ pub enum Kind {
     Queued,
     /// [`State::Held`].
     Held,
+    /// [`State::Blocked`].
+    Blocked,
     /// [`State::Waiting`].
     Waiting,
     /// [`State::Dispatched`].
@@ -223,9 +234,10 @@ pub enum StateName {
 
 impl Kind {
     /// Every kind, in order.
-    pub const ALL: [Kind; 9] = [
+    pub const ALL: [Kind; 10] = [
         Kind::Queued,
         Kind::Held,
+        Kind::Blocked,
         Kind::Waiting,
         Kind::Dispatched,
         Kind::Running,
@@ -238,7 +250,9 @@ impl Kind {
     /// The name on the wire.
     pub fn name(self) -> StateName {
         match self {
-            Kind::Queued | Kind::Held | Kind::Waiting | Kind::Dispatched => StateName::Pend,
+            Kind::Queued | Kind::Held | Kind::Blocked | Kind::Waiting | Kind::Dispatched => {
+                StateName::Pend
+            }
             Kind::Running => StateName::Run,
             Kind::Suspended => StateName::Susp,
             Kind::Unknown => StateName::Unkwn,
@@ -252,7 +266,7 @@ impl Kind {
         match self {
             Kind::Queued => "queued",
             Kind::Held => "held",
-            Kind::Waiting => "waiting",
+            Kind::Blocked | Kind::Waiting => "waiting",
             Kind::Dispatched => "dispatched",
             _ => "",
         }
@@ -310,6 +324,7 @@ impl State {
         match self {
             State::Queued => Kind::Queued,
             State::Held => Kind::Held,
+            State::Blocked { .. } => Kind::Blocked,
             State::Waiting(_) => Kind::Waiting,
             State::Dispatched(_) => Kind::Dispatched,
             State::Running(_) => Kind::Running,
@@ -323,7 +338,7 @@ impl State {
     /// The grant of the present or, once terminal, last attempt.
     pub fn grant(&self) -> Option<&Grant> {
         match self {
-            State::Queued | State::Held | State::Waiting(_) => None,
+            State::Queued | State::Held | State::Blocked { .. } | State::Waiting(_) => None,
             State::Dispatched(grant) => Some(grant),
             State::Running(run) | State::Suspended(run) => Some(&run.grant),
             State::Unknown(unknown) => Some(&unknown.grant),
@@ -355,7 +370,11 @@ impl State {
             State::Running(run) | State::Suspended(run) => Some(&run.started),
             State::Unknown(unknown) => unknown.was.started(),
             State::Done(ended) | State::Exit(ended) => ended.started.as_ref(),
-            State::Queued | State::Held | State::Waiting(_) | State::Dispatched(_) => None,
+            State::Queued
+            | State::Held
+            | State::Blocked { .. }
+            | State::Waiting(_)
+            | State::Dispatched(_) => None,
         }
     }
 

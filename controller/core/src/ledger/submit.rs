@@ -4,6 +4,7 @@ use super::apply::Incoming;
 use super::array::Array;
 use super::blobs::{Blob, Hash, Interned, Spec};
 use super::book::Ledger;
+use super::depend::Waits;
 use super::job::Job;
 use super::outcome::{Outcome, Rejection};
 use super::ranges::Ranges;
@@ -44,6 +45,9 @@ struct New {
     env: Arc<Blob>,
     stdin: Option<Arc<Blob>>,
     limit_ms: Option<NonZeroU64>,
+    waits: Waits,
+    /// The dependency that can never be met.
+    never: Option<u32>,
 }
 
 impl Ledger {
@@ -83,15 +87,27 @@ impl Ledger {
             return Err(Rejection::QueueFull { limit: self.policy.max_queue });
         }
         self.judge_limits(&spec.spec, by, tasks)?;
+        let (waits, never) = self.first_look(&spec.spec, array.as_ref())?;
         let user = user.unwrap_or_else(|| self.users.intern(&by.user, by.uid));
         let user_key = command.user_key;
-        let job =
-            self.enter(New { by: user, request, user_key, spec, array, env, stdin, limit_ms });
+        let job = self.enter(New {
+            by: user,
+            request,
+            user_key,
+            spec,
+            array,
+            env,
+            stdin,
+            limit_ms,
+            waits,
+            never,
+        });
         Ok(Outcome::Submitted { job, repeated: false })
     }
 
     fn enter(&mut self, new: New) -> JobId {
-        let New { by, request, user_key, spec, array, env, stdin, limit_ms } = new;
+        let New { by, request, user_key, spec, array, env, stdin, limit_ms, waits, never } = new;
+        let blocked = !waits.over() || never.is_some();
         let id = self.next_job_id;
         self.next_job_id = JobId(id.0 + 1);
         self.specs.hold(spec.hash, &spec);
@@ -105,11 +121,12 @@ impl Ledger {
             id,
             task: None,
             by,
-            state: if spec.spec.hold && !Mutant::HeldStarts.active() {
-                State::Held
-            } else {
-                State::Queued
+            state: match spec.spec.hold && !Mutant::HeldStarts.active() {
+                held if blocked => State::Blocked { held },
+                true => State::Held,
+                false => State::Queued,
             },
+            waits: None,
             priority: spec.spec.priority,
             limit_ms,
             changes: None,
@@ -144,6 +161,9 @@ impl Ledger {
         };
         self.jobs.put(id, slot);
         self.touched(id);
+        if blocked {
+            self.begin_to_wait(id, waits, never);
+        }
         id
     }
 

@@ -153,6 +153,15 @@ impl Table {
         }
     }
 
+    /// A job, or what was asked of an array as a whole, to be changed.
+    pub fn head_mut(&mut self, id: JobId) -> Option<&mut Job> {
+        match self.slot_mut(id)? {
+            Slot::Job(job) => Some(Arc::make_mut(job)),
+            Slot::Array(array) => Some(&mut Arc::make_mut(array).head),
+            Slot::Request(_) | Slot::Empty => None,
+        }
+    }
+
     /// The remembered request of an evicted job.
     pub fn remembered(&self, id: JobId) -> Option<&Remembered> {
         match self.slot(id)? {

@@ -15,8 +15,9 @@ use super::node::{Agent, Bygone, DownWhy, FactsLost, Judging, NodeFault, Session
 use super::request::RequestId;
 use super::state::{Ended, Fence, Grant, Kind, Late, Run, Started, State, Unknown, Was};
 use super::table::{Remembered, Slot};
-use super::thaw_array::OpenArray;
+use super::thaw_array::{OpenArray, waits};
 use super::users::User;
+use super::waits::Dependants;
 use prost::Message as _;
 use proto::mutants::Mutant;
 use proto::v1::{self, ExitKind, image_record};
@@ -109,6 +110,7 @@ impl Reader {
                 self.close_array().and_then(|()| self.request(&request))
             }
             image_record::Kind::Deferred(deferred) => self.deferred(deferred),
+            image_record::Kind::Dependencies(waits) => self.dependencies(&waits),
             image_record::Kind::End(end) => {
                 self.ended = end.records == self.records;
                 let closed = self.close_array();
@@ -123,6 +125,7 @@ impl Reader {
             return Err(ImageError::Broken { record: self.records, what: "the end is missing" });
         }
         self.ledger.index = Indexes::of(&self.ledger.jobs, &self.ledger.policy);
+        self.ledger.waits = Dependants::of(&self.ledger.jobs);
         Ok(self.ledger)
     }
 
@@ -244,6 +247,7 @@ impl Reader {
             submit_position: image.submit_position,
             changed_position: image.changed_position,
             state: self.state(image)?,
+            waits: waits(image)?,
             attempt: image.attempt,
             priority: image.priority,
             limit_ms: limit_of(image, &spec),
@@ -265,6 +269,7 @@ impl Reader {
             task: image.task,
             changed_position: image.changed_position,
             state: self.state(image)?,
+            waits: None,
             attempt: image.attempt,
             priority: image.priority,
             limit_ms: limit_of(image, &head.spec),
@@ -393,6 +398,10 @@ impl Reader {
         Ok(match kind(image.state)? {
             Kind::Queued => State::Queued,
             Kind::Held => State::Held,
+            Kind::Blocked => {
+                let blocked = image.blocked.as_ref().ok_or("a wait for nothing")?;
+                State::Blocked { held: blocked.held }
+            }
             Kind::Waiting => {
                 let fence = image.fence.as_ref().ok_or("a wait without its fence")?;
                 State::Waiting(Box::new(fence_of(fence, grant()?)))
@@ -564,7 +573,10 @@ fn reason(image: Option<&v1::ImageReason>) -> Result<(ExitReason, Option<u32>), 
         ExitKind::StartFailed => {
             ExitReason::StartFailed(image.failure.clone().ok_or("a failure without its data")?)
         }
-        ExitKind::DependencyFailed => ExitReason::DependencyFailed,
+        ExitKind::DependencyFailed => {
+            let failure = image.dependency.ok_or("a failed dependency without its data")?;
+            ExitReason::DependencyFailed(failure)
+        }
     };
     Ok((reason, image.status))
 }

@@ -1,9 +1,11 @@
-//! Reading an array back from an image: its shared records first, then those of single tasks; and what
-//! was done to a node.
+//! Reading an array back from an image: its shared records first, then those of single tasks; what was done
+//! to a node; and what jobs wait for.
 
 use super::array::Array;
+use super::depend::Waits;
 use super::drain::Drained;
 use super::job::Job;
+use super::news::News;
 use super::ranges::Ranges;
 use super::table::Slot;
 use super::targets::ranges;
@@ -20,6 +22,19 @@ pub(super) struct OpenArray {
 }
 
 impl Reader {
+    /// How evicted jobs ended, and news that is not told.
+    pub(super) fn dependencies(&mut self, image: &v1::ImageDependencies) -> Result<(), Broken> {
+        for news in &image.news {
+            let news = News::thaw(news).map_err(|_| "news of too many tasks")?;
+            self.ledger.news.push_back(news);
+        }
+        let mut pages = image.failed.iter();
+        match pages.all(|page| self.ledger.gone.thaw(page)) {
+            true => Ok(()),
+            false => Err("a page of outcomes that is none, or comes twice"),
+        }
+    }
+
     pub(super) fn drained(&self, image: &v1::ImageDrained) -> Result<Drained, Broken> {
         let (by, reason) = (self.user(image.user)?, image.reason.as_str().into());
         Ok(Drained { by, reason, wall_ms: image.wall_ms })
@@ -63,4 +78,14 @@ impl Reader {
         self.ledger.jobs.put(id, Slot::Array(Arc::new(array)));
         Ok(())
     }
+}
+
+/// What a job, or the array whose head it is, waits for.
+pub(super) fn waits(image: &v1::ImageJob) -> Result<Option<Box<Waits>>, Broken> {
+    let Some(waits) = image.blocked.as_ref().and_then(|blocked| blocked.waits.as_ref()) else {
+        return Ok(None);
+    };
+    let numbers = |wire: &[v1::TaskRange]| ranges(wire).map_err(|_| "too many dependencies");
+    let (open, each) = (numbers(&waits.open)?, numbers(&waits.each)?);
+    Ok(Some(Box::new(Waits { open, each, begin_wall_ms: waits.begin_wall_ms })))
 }

@@ -58,6 +58,8 @@ impl Reader {
             17 => What::Late { kind: exit_kind(image.a)?, status },
             18 => What::Suspended,
             19 => What::Resumed,
+            42 => What::DependencyMet { index: number(image.a)? },
+            43 => What::BeginReached,
             code @ (20 | 21) => What::Closed {
                 from: kind(number(image.c)?)?,
                 to: if code == 20 { Kind::Queued } else { Kind::Waiting },

@@ -11,13 +11,14 @@ use proto::TaskId;
 use proto::mutants::Mutant;
 
 /// Things one Tick settles: an entry stays short, another Tick follows at once.
-const SETTLED_MAX: u32 = 1000;
+pub(super) const SETTLED_MAX: u32 = 1000;
 
 impl Ledger {
     pub(super) fn tick(&mut self) -> Outcome {
-        let mut settled = 0;
+        let mut settled = self.tell(SETTLED_MAX);
         while settled < SETTLED_MAX && self.settle_one() {
             settled += 1;
+            settled += self.tell(SETTLED_MAX - settled);
         }
         Outcome::Ticked { settled, more: self.anything_due() }
     }
@@ -37,6 +38,12 @@ impl Ledger {
             self.end_overdue(id);
             return true;
         }
+        if let Some((begin, id)) = self.waits.next_begin()
+            && begin <= self.wall_ms
+        {
+            self.begin(id);
+            return true;
+        }
         if self.next_retention().is_some_and(|deadline| deadline <= self.led_ms) {
             return self.evict_oldest();
         }
@@ -52,16 +59,19 @@ impl Ledger {
     }
 
     fn anything_due(&self) -> bool {
-        [
-            self.next_loss().map(|(deadline, _)| deadline),
-            self.next_overdue().map(|(deadline, _)| deadline),
-            self.next_retention(),
-            self.next_forgetting(),
-            self.next_expiry(),
-        ]
-        .into_iter()
-        .flatten()
-        .any(|deadline| deadline <= self.led_ms)
+        let begins = self.next_begin_wall().is_some_and(|begin| begin <= self.wall_ms);
+        begins
+            || [
+                self.next_telling(),
+                self.next_loss().map(|(deadline, _)| deadline),
+                self.next_overdue().map(|(deadline, _)| deadline),
+                self.next_retention(),
+                self.next_forgetting(),
+                self.next_expiry(),
+            ]
+            .into_iter()
+            .flatten()
+            .any(|deadline| deadline <= self.led_ms)
     }
 
     /// The earliest led time, in ms, at which a Tick would settle something or a node that was
@@ -73,6 +83,7 @@ impl Ledger {
             .filter_map(|agent| agent.kept_out(self.led_ms))
             .map(|fault| fault.until_led_ms);
         [
+            self.next_telling(),
             self.next_loss().map(|(deadline, _)| deadline),
             self.next_overdue().map(|(deadline, _)| deadline),
             self.next_retention(),
@@ -83,6 +94,17 @@ impl Ledger {
         .flatten()
         .chain(kept_out)
         .min()
+    }
+
+    /// The earliest begin time that a job waits for, UTC ms: a Tick from then on lets it start. It is no
+    /// deadline: it goes by the clock on the wall (design 2, Two times).
+    pub fn next_begin_wall(&self) -> Option<u64> {
+        self.waits.next_begin().map(|(begin, _)| begin)
+    }
+
+    /// News of which not all were told is due at once.
+    fn next_telling(&self) -> Option<u64> {
+        (!self.news.is_empty()).then_some(self.led_ms)
     }
 
     /// When an unknown task that is so since the given led time ends as `lost`, in led ms.

@@ -6,11 +6,15 @@ use super::cause::What;
 use super::deferred::Deferred;
 use super::exit::{ExitReason, Finish, WaitEnd, judge};
 use super::job::Job;
-use super::state::{Grant, State, StateName};
+use super::state::{Grant, Kind, State, StateName};
 use crate::scheduler::{self, Outlook, Why};
 use crate::words;
 use proto::v1::{self, fact};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+
+/// Open dependencies that a message names; `explain` names more.
+const OPEN_TOLD_MAX: usize = 3;
 
 /// What a cancel, a limit, a fence or a return does to a tree (P7).
 const KILLED: &str = "by docket with all its processes";
@@ -56,6 +60,8 @@ impl Job {
             cancel_requested: self.cancel().is_some() && !self.terminal(),
             message: self.message(ledger, why),
             suspend_requested: self.suspend_requested(),
+            begin_wall_ms: spec.begin_wall_ms,
+            dependencies: self.dependency_views(ledger),
             retries: self.retries(),
             retried: self.retried,
             ..v1::Task::default()
@@ -89,7 +95,7 @@ impl Job {
             Some(WaitEnd::Signal { signal, .. }) => task.signal = Some(signal),
             None => {}
         }
-        task.reason = Some(ended.reason.to_wire(ended.status));
+        task.reason = Some(self.told(&ended.reason).to_wire(ended.status));
         task.finish_wall_ms = Some(ended.finish_wall_ms);
         task.rusage = ended.rusage;
         task.stderr_tail = ended.stderr_tail.to_vec();
@@ -139,6 +145,53 @@ impl Job {
         })
     }
 
+    /// A reason as it concerns this task: of one that waited for the task of its number in another array
+    /// that is the number.
+    pub(crate) fn told<'a>(&self, reason: &'a ExitReason) -> Cow<'a, ExitReason> {
+        match reason {
+            ExitReason::DependencyFailed(failure)
+                if failure.kind() == v1::DependencyKind::AfterEach && failure.task.is_none() =>
+            {
+                let failure = v1::DependencyFailure { task: self.task, ..*failure };
+                Cow::Owned(ExitReason::DependencyFailed(failure))
+            }
+            reason => Cow::Borrowed(reason),
+        }
+    }
+
+    fn dependency_views(&self, ledger: &Ledger) -> Vec<v1::DependencyView> {
+        let waits = ledger.waits_of(self).filter(|_| self.kind() == Kind::Blocked);
+        let view = |(index, dep): (u32, &v1::Dependency)| v1::DependencyView {
+            kind: dep.kind,
+            job: dep.job,
+            tasks: words::ranges(&dep.tasks),
+            open: waits.is_some_and(|waits| waits.is_open(index)),
+        };
+        (0..).zip(self.dependencies()).map(view).collect()
+    }
+
+    /// What it waits for: `waits for 119`.
+    fn waits_in_words(&self, ledger: &Ledger, held: bool) -> String {
+        let Some(waits) = ledger.waits_of(self) else { return String::new() };
+        let deps = self.dependencies();
+        let open: Vec<u32> = waits.open().collect();
+        let told = open.iter().take(OPEN_TOLD_MAX).filter_map(|index| deps.get(*index as usize));
+        let told: Vec<String> = told.map(words::dependency).collect();
+        let mut parts = Vec::new();
+        match open.len().saturating_sub(OPEN_TOLD_MAX) {
+            _ if told.is_empty() => {}
+            0 => parts.push(format!("waits for {}", told.join(", "))),
+            more => parts.push(format!("waits for {} and {more} more", told.join(", "))),
+        }
+        if let Some(begin) = waits.begin_wall_ms() {
+            parts.push(format!("begins at {}", words::date_and_time(begin)));
+        }
+        if held {
+            parts.push("held as well".to_owned());
+        }
+        parts.join("; ")
+    }
+
     /// Why it is pending or unknown, or how it ended, in words.
     fn message(&self, ledger: &Ledger, why: impl FnOnce() -> Option<Why>) -> String {
         let asked_to_end = match self.cancel() {
@@ -146,6 +199,7 @@ impl Job {
             None => String::new(),
         };
         match &self.state {
+            State::Blocked { held } => self.waits_in_words(ledger, *held),
             State::Queued => why().map(|why| why.summary).unwrap_or_default(),
             State::Waiting(fence) => {
                 let node = node_name(ledger, &fence.grant);
@@ -169,7 +223,9 @@ impl Job {
                 let node = node_name(ledger, &unknown.grant);
                 format!("{node}: {}{asked_to_end}", unknown.why)
             }
-            State::Done(ended) | State::Exit(ended) => words::end(&ended.reason, ended.status),
+            State::Done(ended) | State::Exit(ended) => {
+                words::end(&self.told(&ended.reason), ended.status)
+            }
         }
     }
 }
@@ -191,6 +247,10 @@ impl Array {
         task.terminal = self.terminal();
         task.substate = String::new();
         task.message = self.message(&counts);
+        if self.head().waits.is_some() {
+            let waits = self.head().waits_in_words(ledger, false);
+            task.message = format!("{}; {waits}", task.message);
+        }
         task.position = self.records().map(Job::changed_position).max().unwrap_or(task.position);
         task.attempt = 0;
         task.array = Some(v1::ArrayView {

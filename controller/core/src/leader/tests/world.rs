@@ -147,14 +147,14 @@ impl World {
         let until = self.now + ms;
         while self.now < until {
             self.now = (self.now + LeaderConfig::default().tick_ms).min(until);
-            self.event(Event::Tick);
+            self.event(Event::Tick { wall_ms: self.now });
         }
     }
 
     /// The leader's loop stands still that long, then takes a tick.
     pub fn stall(&mut self, ms: u64) {
         self.now += ms;
-        self.event(Event::Tick);
+        self.event(Event::Tick { wall_ms: self.now });
     }
 
     pub fn open(&mut self, join: v1::Join) -> SessionId {

@@ -4,6 +4,7 @@ mod ahead;
 mod array;
 mod cancel;
 mod deferred;
+mod depend;
 mod drain;
 mod edit;
 mod facts;

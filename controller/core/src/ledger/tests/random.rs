@@ -9,10 +9,16 @@ use proto::v1::{self, command::Kind as Command, fact, finish_fact::End};
 use proto::{JobId, TaskId, v1::KillCause};
 use std::collections::BTreeMap;
 
+/// What a random job waits for: kinds with how far back the job is, and some tasks; and how late it begins.
+type After = (Vec<(u8, u8, u8)>, Option<u16>);
+
+/// Tasks and limit of an array.
+type Pair = (u8, u8);
+
 /// A step of a random log; what depends on the state is filled in when it is applied.
 #[derive(Clone, Debug)]
 enum Step {
-    Submit { user: u8, request: u8, cpus: u8, hold: bool, retries: u8, array: (u8, u8) },
+    Submit { user: u8, request: u8, cpus: u8, hold: bool, retries: u8, array: Pair, after: After },
     Assign { job: u8, task: Option<u8>, agent: bool },
     Plan,
     Facts { agent: bool, gap: bool, facts: Vec<(u8, u8, u8)> },
@@ -36,12 +42,19 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let triple = || (0u8..12, 0u8..4, 0u8..10);
     // Tasks and limit; mostly a plain job.
     let size = prop_oneof![2 => Just((0u8, 0u8)), 1 => (1u8..6, 0u8..3)];
+    let after = (
+        prop_oneof![
+            2 => Just(Vec::new()),
+            3 => prop::collection::vec((1u8..6, 1u8..8, 0u8..20), 1..4),
+        ],
+        prop::option::weighted(0.1, 0u16..600),
+    );
     // Mostly the whole job, else tasks of an array.
     let tasks = || prop_oneof![1 => Just((1u8, 0u8)), 1 => (0u8..4, 0u8..5)];
     let step = prop_oneof![
-        4 => (0u8..3, 0u8..30, 0u8..6, prop::bool::weighted(0.1), 0u8..4, size)
-            .prop_map(|(user, request, cpus, hold, retries, array)| {
-                Step::Submit { user, request, cpus, hold, retries, array }
+        6 => (0u8..3, 0u8..30, 0u8..6, prop::bool::weighted(0.1), 0u8..4, size, after)
+            .prop_map(|(user, request, cpus, hold, retries, array, after)| {
+                Step::Submit { user, request, cpus, hold, retries, array, after }
             }),
         2 => (0u8..12, prop::option::of(0u8..5), any::<bool>())
             .prop_map(|(job, task, agent)| Step::Assign { job, task, agent }),
@@ -91,8 +104,9 @@ fn incarnation(ledger: &Ledger, agent: &str) -> u64 {
 fn commands(ledger: &Ledger, step: &Step) -> (Vec<v1::Blob>, Vec<Command>) {
     let one = |command| (Vec::new(), vec![command]);
     match step {
-        Step::Submit { user, request, cpus, hold, retries, array } => {
-            submit_of((*user, *request, *cpus), *hold, *retries, *array)
+        Step::Submit { user, request, cpus, hold, retries, array, after } => {
+            let after = after_of(ledger, after);
+            submit_of((*user, *request, *cpus), *hold, *retries, *array, after)
         }
         Step::Assign { job, task, agent: first } => {
             one(assign_of(ledger, *job, *task, agent(*first)))
@@ -175,6 +189,7 @@ fn submit_of(
     hold: bool,
     retries: u8,
     (tasks, limit): (u8, u8),
+    (dependencies, begin_wall_ms): (Vec<v1::Dependency>, Option<u64>),
 ) -> (Vec<v1::Blob>, Vec<Command>) {
     let base = if retries < 1 { spec() } else { retrying() };
     let retries = u32::from(retries);
@@ -188,7 +203,17 @@ fn submit_of(
         _ => ("", None),
     };
     let (cpus, queue) = (u32::from(cpus), queue.to_owned());
-    let spec = v1::JobSpec { cpus, hold, retries, array, queue, time_limit_ms, ..base };
+    let spec = v1::JobSpec {
+        cpus,
+        hold,
+        retries,
+        array,
+        queue,
+        time_limit_ms,
+        dependencies,
+        begin_wall_ms,
+        ..base
+    };
     let (blobs, command) =
         submit(&spec, ["mia", "tom", "root"][usize::from(user)], &request.to_string());
     (blobs, vec![command])
@@ -210,6 +235,21 @@ fn order_of(weight: u8, tasks: u8, short: u8) -> Command {
         ..v1::Policy::default()
     };
     Command::Configure(v1::ConfigureCommand { policy: Some(policy), ..Default::default() })
+}
+
+/// Mostly what can be waited for; some of it nonsense.
+fn after_of(ledger: &Ledger, (deps, begin_s): &After) -> (Vec<v1::Dependency>, Option<u64>) {
+    let next = ledger.next_job_id().0;
+    let deps = deps.iter().map(|(kind, back, tasks)| {
+        let job = next.saturating_sub(u64::from(*back));
+        let named = *tasks < 12 && *kind != 5 && ledger.array(JobId(job)).is_some();
+        let (first, last) = (u32::from(tasks % 4), u32::from(tasks % 4 + tasks / 4));
+        let range = v1::TaskRange { first, last, step: 0 };
+        let kind = i32::from(*kind);
+        v1::Dependency { kind, job, tasks: if named { vec![range] } else { Vec::new() } }
+    });
+    let begin = begin_s.map(|s| ledger.wall() + u64::from(s) * 1000);
+    (deps.collect(), begin)
 }
 
 fn facts_of(ledger: &Ledger, agent: &str, gap: bool, facts: &[(u8, u8, u8)]) -> Command {
@@ -452,6 +492,7 @@ fn change_of(kind: u8, n: u8) -> v1::set_command::Change {
 fn run(ledger: &mut Ledger, steps: &[Step]) -> Vec<v1::Proposal> {
     let mut ended = BTreeMap::new();
     let mut attempts = BTreeMap::new();
+    let mut released = BTreeMap::new();
     let mut proposals = Vec::new();
     let configure = v1::ConfigureCommand {
         policy: Some(v1::Policy { max_queue: 40, ..v1::Policy::default() }),
@@ -476,6 +517,7 @@ fn run(ledger: &mut Ledger, steps: &[Step]) -> Vec<v1::Proposal> {
         hold: false,
         retries: 3,
         array: (request % 3, 0),
+        after: (Vec::new(), None),
     };
     let begin = |agent| Step::Begin { agent };
     let runs = (100..106).map(submit).chain([Step::Plan, begin(true), begin(false)]);
@@ -494,6 +536,7 @@ fn run(ledger: &mut Ledger, steps: &[Step]) -> Vec<v1::Proposal> {
         absorbing(ledger, &mut ended);
         conserved(ledger);
         one_attempt(ledger, &mut attempts);
+        started_once(ledger, &mut released);
     }
     proposals
 }
@@ -555,6 +598,25 @@ fn one_attempt(ledger: &Ledger, attempts: &mut BTreeMap<TaskId, u32>) {
         if job.causes_dropped() == 0 && !job.terminal() {
             assert_eq!(unproven.is_some(), job.fence().is_some(), "job {}: its fence", job.id());
         }
+    }
+}
+
+/// What waited and goes on never waits again, and starts once for each attempt (B25). What waits has
+/// something open; what it waits for is there.
+fn started_once(ledger: &Ledger, released: &mut BTreeMap<TaskId, bool>) {
+    for job in tasks_of(ledger) {
+        let waits = job.kind() == Kind::Blocked;
+        let before = released.insert(job.task_id(), !waits).unwrap_or(!waits);
+        assert!(!(before && waits), "job {} waits again", job.id());
+        assert!(ledger.waits_of(&job).is_some() || !waits, "job {}", job.id());
+        let given = job.causes().iter().filter_map(|cause| match &cause.what {
+            What::Assigned { attempt, .. } => Some(*attempt),
+            _ => None,
+        });
+        let given: Vec<u32> = given.collect();
+        let mut once = given.clone();
+        once.dedup();
+        assert_eq!(given, once, "job {}: an attempt was assigned twice", job.id());
     }
 }
 
@@ -659,6 +721,7 @@ fn random_logs_reach_every_state() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let mut seen = std::collections::BTreeSet::new();
     let mut proofs = std::collections::BTreeSet::new();
+    let mut waited = std::collections::BTreeSet::new();
     for _ in 0..60 {
         let steps = steps().new_tree(&mut runner).expect("a log").current();
         for cut in (0..steps.len()).step_by(6) {
@@ -666,13 +729,22 @@ fn random_logs_reach_every_state() {
             run(&mut ledger, &steps[..=cut]);
             seen.extend(ledger.jobs_newest_first(None).map(|job| job.kind()));
             let causes = ledger.jobs_newest_first(None).flat_map(|job| job.causes());
-            proofs.extend(causes.filter_map(|cause| match cause.what {
+            let waits = |what: &What| match what {
+                What::DependencyMet { .. } => Some("met"),
+                What::BeginReached => Some("begun"),
+                What::Ended { kind: v1::ExitKind::DependencyFailed, .. } => Some("failed"),
+                _ => None,
+            };
+            let causes: Vec<_> = causes.collect();
+            waited.extend(causes.iter().filter_map(|cause| waits(&cause.what)));
+            proofs.extend(causes.iter().filter_map(|cause| match cause.what {
                 What::Proven { proof, .. } => Some(proof),
                 _ => None,
             }));
         }
     }
     assert_eq!(seen.into_iter().collect::<Vec<_>>(), Kind::ALL);
+    assert_eq!(waited.len(), 3, "dependencies end in {waited:?}");
     // A finish of a closed attempt is rare; the tests of retries have it.
     assert!(proofs.len() >= 3, "fences are opened by {proofs:?}");
 }

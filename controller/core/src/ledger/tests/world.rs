@@ -397,6 +397,11 @@ pub(crate) fn spec() -> v1::JobSpec {
     }
 }
 
+/// A dependency on a whole job.
+pub(crate) fn after(kind: v1::DependencyKind, job: JobId) -> v1::Dependency {
+    v1::Dependency { kind: kind as i32, job: job.0, tasks: Vec::new() }
+}
+
 /// Tried again after any end, five times.
 pub(crate) fn retrying() -> v1::JobSpec {
     use v1::ExitKind::*;
