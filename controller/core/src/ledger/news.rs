@@ -263,8 +263,7 @@ impl Ledger {
         for index in waits.each.numbers() {
             let Some(dep) = deps.get(index as usize) else { continue };
             let Some(array) = self.array(JobId(dep.job)) else { continue };
-            let progress = array.progress();
-            if progress.done + progress.exit > 0 {
+            if array.tally().ended() > 0 {
                 let news = News { job: array.id(), tasks: array.numbers(), told };
                 self.news.push_back(news);
             }

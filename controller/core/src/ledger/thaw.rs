@@ -267,6 +267,7 @@ impl Reader {
     pub(super) fn record_of(&self, head: &Job, image: &v1::ImageJob) -> Result<Job, Broken> {
         Ok(Job {
             task: image.task,
+            eligible_led_ms: image.eligible_led_ms.unwrap_or(head.submit_led_ms),
             changed_position: image.changed_position,
             state: self.state(image)?,
             waits: None,
