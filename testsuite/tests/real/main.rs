@@ -44,6 +44,7 @@ mod followers;
 mod kept_output;
 mod limits;
 mod one_directory;
+mod order;
 mod outage;
 mod patterns;
 mod replay;
