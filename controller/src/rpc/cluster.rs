@@ -181,6 +181,10 @@ fn node_to_wire(ledger: &Ledger, node: NodeView) -> Option<v1::Node> {
     notes.extend(older_log(agent));
     if let Some(fault) = agent.kept_out(ledger.led()) {
         notes.push(format!("kept out: {} failed: {}", fault.failure.step, fault.words()));
+    } else if let Some(fault) = agent.fault() {
+        // Until a start works there it is not known to be well.
+        let (step, words) = (&fault.failure.step, fault.words());
+        notes.push(format!("a start failed ({step}: {words}), one job tries it next"));
     }
     if !agent.strays().is_empty() {
         notes.push(format!("{} attempts unknown to the ledger", agent.strays().len()));

@@ -22,6 +22,7 @@
 //! | a node's directory goes away while jobs wait: they wait on at no cost | `directory_away.rs` |
 //! | a disk without room: refusals by name, true ends, restarts, and on by itself | `disk_full.rs` |
 //! | leases with two nodes: never two at once (B, peer 4, 7) | `fences.rs` |
+//! | a bad node among good ones, ten thousand submits, watchers of retries (G01, I10, K05) | `crowds.rs` |
 //! | a race, a portfolio, a training that goes on from its checkpoint | `patterns.rs` |
 //! | a recorded workflow and the trace of a cluster | `replay.rs` |
 //! | a real program: ffmpeg | `ffmpeg.rs` |
@@ -30,6 +31,7 @@
 mod arrays;
 mod bounded_output;
 mod cancel;
+mod crowds;
 mod directory_away;
 mod disk_full;
 mod drain;
