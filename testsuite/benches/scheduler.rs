@@ -32,7 +32,9 @@ const WALL_MS: u64 = 1_700_000_000_000;
 
 fn main() {
     println!("{USERS} users, 5 asks, 3 time limits, {NODES} nodes of 64 cpus; medians in µs");
-    println!("{:24}{:>10}{:>10}{:>10}{:>16}", "", "1k", "100k", "1M", "growth 1k to 1M");
+    print!("{:34}", "");
+    SIZES.iter().for_each(|(name, _)| print!("{name:>10}"));
+    println!("    growth");
     for (what, fill) in [("jobs", jobs as fn(&mut Log, u64)), ("one array", array)] {
         let mut rows = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
         for (_, tasks) in SIZES {
@@ -66,7 +68,7 @@ fn pass(ledger: &Ledger) -> f64 {
     median(PASSES, || plan(ledger, &up, PLACEMENTS).placements.len())
 }
 
-/// A pass while every node is full: what a queue costs that waits.
+/// A pass while no node has room for anything: what a queue costs that waits.
 fn empty_pass(log: &Log) -> f64 {
     let nobody = BTreeSet::from(["agent-full".to_owned()]);
     median(PASSES, || {
@@ -129,7 +131,7 @@ impl Log {
         let configure = v1::ConfigureCommand { policy: Some(policy), ..Default::default() };
         log.apply(Vec::new(), vec![Kind::Configure(configure)]);
         (1..=NODES).for_each(|n| log.join(&format!("agent-{n}"), 64));
-        log.join("agent-full", 0);
+        log.join("agent-full", 1);
         log
     }
 
@@ -216,7 +218,7 @@ fn blob(hash: u8, spec: &v1::JobSpec) -> v1::Blob {
 fn jobs(log: &mut Log, tasks: u64) {
     let spec = |n: u8| v1::JobSpec {
         argv: vec![b"true".to_vec()],
-        cpus: 1 + u32::from(n % 5) / 3,
+        cpus: 2 + u32::from(n % 5) / 3,
         mem_bytes: u64::from(n % 5) << 30,
         time_limit_ms: Some(u64::from(n / 5 + 1) * 600_000),
         ..v1::JobSpec::default()
@@ -236,7 +238,7 @@ fn array(log: &mut Log, tasks: u64) {
     let ranges = vec![v1::TaskRange { first: 0, last: tasks as u32 - 1, step: 0 }];
     let spec = v1::JobSpec {
         argv: vec![b"true".to_vec()],
-        cpus: 1,
+        cpus: 2,
         array: Some(v1::ArraySpec { ranges, ..v1::ArraySpec::default() }),
         ..v1::JobSpec::default()
     };

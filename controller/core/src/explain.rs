@@ -1,8 +1,8 @@
 //! Why a job is in its state, in words: what it waits for, who has not been heard, how it ended.
 
 use crate::ledger::{
-    Agent, Array, DownWhy, ExitReason, Fence, Grant, Job, Ledger, Session, State, Unknown, What,
-    points,
+    Agent, Array, DownWhy, ExitReason, Fence, Grant, Job, Ledger, POINT, Session, State, Unknown,
+    What, points,
 };
 use crate::scheduler::{self, NodeVerdict, Outlook, Rank, Reach, Refusal, Start, Why};
 use crate::words;
@@ -197,6 +197,7 @@ fn standing(ledger: &Ledger, job: &Job, rank: &Rank, led_ms: u64) -> Vec<String>
     if let Some((ahead, other)) = before {
         let by = match ahead.more {
             0 => "submitted before it".to_owned(),
+            more if more < POINT / 100 => "less than 0.01 more".to_owned(),
             more => format!("{} more", points(more)),
         };
         let user = words::user(&other.by().name);

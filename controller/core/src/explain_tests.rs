@@ -30,7 +30,7 @@ fn a_pending_job_says_what_it_asks_and_who_holds_it() {
         told(&world, &sight(&world, 400), job),
         "Job 3 is PEND: cpus: 4 asked, 2 free.\n\
          \x20 n1  8 cpus, 2 free  cpus: 4 asked, 2 free\n\
-         Place 2 of 2 in the queue. Its number is -74.94: priority 0.00 + 0.05 (waited 3m10s) - 75.00 \
+         Place 2 of 2 in the queue. Its number is -74.95: priority 0.00 + 0.05 (waited 3m10s) - 75.00 \
          (mia has 6 of 8 cpus).\n\
          Right before it: 2 of mia, submitted before it.\n\
          n1 is kept for it until enough of these have ended; without time limits nobody knows when: 1, 2."

@@ -20,6 +20,12 @@ fn began(world: &World, count: usize) {
     wait_by_command("jobs began", || world.lines("order").len() == count);
 }
 
+/// What is told of a job, on one line.
+fn told(world: &World, job: u64) -> String {
+    let text = world.ok(&["explain", &job.to_string()]);
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 #[test]
 fn a_job_that_needs_the_whole_node_starts_in_a_stream_of_small_ones() {
     let world = world!();
@@ -30,11 +36,10 @@ fn a_job_that_needs_the_whole_node_starts_in_a_stream_of_small_ones() {
     began(&world, 4);
     let large = submit(&world, &["-c", "4"], "echo large >> order");
     let last = (0..8).map(|_| submit(&world, &[], "echo late >> order")).last().unwrap();
-    let told = world.ok(&["explain", &large.to_string()]);
-    assert!(told.contains("is kept for it"), "{told}");
-    let told = world.ok(&["explain", &last.to_string()]);
-    assert!(told.contains(&format!("kept for {large}")), "{told}");
-    assert!(told.contains("Place 9 of 9"), "{told}");
+    let text = told(&world, large);
+    assert!(text.contains("is kept for it"), "{text}");
+    let text = told(&world, last);
+    assert!(text.contains("Place 9 of 9"), "{text}");
     world.touch("go");
     world.wait_end(last);
     wait_by_command("all began", || world.lines("order").len() == 13);
@@ -53,12 +58,11 @@ fn a_job_that_ends_in_time_goes_before_one_that_waits_for_the_whole_node() {
     let short = submit(&world, &["-t", "10m"], "echo short >> order");
     world.wait_end(short);
     assert_eq!(world.lines("order"), ["holder", "short"]);
-    let told = world.ok(&["explain", &large.to_string()]);
-    assert!(told.contains("is kept for it: it starts there by"), "{told}");
-    let told = world.ok(&["explain", &long.to_string()]);
-    assert!(told.contains("this one could delay that"), "{told}");
-    let set = format!("docket set {long} --time DURATION");
-    assert!(told.contains(&set), "{told}");
+    let text = told(&world, large);
+    assert!(text.contains("is kept for it: it starts there by"), "{text}");
+    let text = told(&world, long);
+    assert!(text.contains("this one could delay that"), "{text}");
+    assert!(text.contains(&format!("docket set {long} --time DURATION")), "{text}");
     world.ok(&["set", &long.to_string(), "--time", "20m"]);
     world.wait_end(long);
     world.touch("go");
@@ -75,9 +79,7 @@ fn a_limit_says_whose_it_is_and_by_which_jobs_it_is_used() {
     began(&world, 1);
     let second = submit(&world, &["-p", "short"], "true");
     let text = format!("queue short has 1 of 1 tasks on nodes (queues.short.max_tasks): {first}");
-    wait_by_command("the limit is told", || {
-        world.ok(&["explain", &second.to_string()]).contains(&text)
-    });
+    wait_by_command("the limit is told", || told(&world, second).contains(&text));
     let third = world.docket(&["submit", "-p", "short", "--", "true"]);
     assert_eq!(third.code, Some(75), "{}", third.describe());
     assert!(third.err().contains("2 of 2 tasks that have not ended"), "{}", third.err());

@@ -104,9 +104,10 @@ impl Number {
     }
 }
 
-/// A number of points as people read it: `1.50`.
+/// A number of points as people read it, rounded: `1.50`.
 pub fn points(parts: i64) -> String {
-    let hundredths = i128::from(parts) * 100 / i128::from(POINT);
+    let half = i128::from(POINT / 2) * i128::from(parts.signum());
+    let hundredths = (i128::from(parts) * 100 + half) / i128::from(POINT);
     let sign = if hundredths < 0 { "-" } else { "" };
     let hundredths = hundredths.unsigned_abs();
     format!("{sign}{}.{:02}", hundredths / 100, hundredths % 100)
@@ -119,7 +120,7 @@ mod tests {
     #[test]
     fn points_read_as_numbers_with_two_decimals() {
         for (parts, text) in
-            [(0, "0.00"), (POINT, "1.00"), (-POINT / 2, "-0.50"), (POINT / 200, "0.00")]
+            [(0, "0.00"), (POINT, "1.00"), (-POINT / 2, "-0.50"), (-POINT / 400, "0.00")]
         {
             assert_eq!(points(parts), text);
         }
