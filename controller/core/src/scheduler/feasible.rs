@@ -160,7 +160,8 @@ fn free_enough(ask: &Ask, _: &Agent, free: &Free, _: u64) -> Option<Refusal> {
     Some(Refusal::Busy { what, asked, free })
 }
 
-fn shortage(ask: &Ask, has: &Free) -> Option<(Resource, u64, u64)> {
+/// What of the ask is not there: of what, how much is asked, and how much there is.
+pub(super) fn shortage(ask: &Ask, has: &Free) -> Option<(Resource, u64, u64)> {
     [
         (Resource::Cpus, u64::from(ask.cpus), has.cpus),
         (Resource::Memory, ask.mem_bytes, has.mem_bytes),

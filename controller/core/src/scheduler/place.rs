@@ -17,7 +17,7 @@ pub(super) fn choose(
     line: &Line,
     id: JobId,
     view: &View<'_>,
-    reservations: &Reservations,
+    reservations: &Reservations<'_>,
 ) -> Option<usize> {
     let ask = &line.ask;
     view.nodes

@@ -76,7 +76,7 @@ pub fn plan_at(ledger: &Ledger, reachable: &BTreeSet<String>, led_ms: u64, max: 
 pub(super) struct Pass<'a> {
     pub ledger: &'a Ledger,
     pub view: View<'a>,
-    pub reservations: Reservations,
+    pub reservations: Reservations<'a>,
     pub plan: Plan,
     /// Why the lines that were left do not go on.
     pub left: BTreeMap<&'a Line, Left>,

@@ -4,7 +4,7 @@
 //! anew from what runs and when that must end.
 
 use super::view::{Free, View};
-use crate::ledger::{Ask, Job, Kind, Ledger, Line, kill_grace};
+use crate::ledger::{Ask, Grant, Job, Kind, Ledger, Line, kill_grace};
 use proto::TaskId;
 use std::collections::BTreeMap;
 
@@ -28,20 +28,25 @@ pub struct Kept {
 
 /// All reservations of a pass, by the number of the node in its view.
 #[derive(Default)]
-pub(super) struct Reservations {
+pub(super) struct Reservations<'a> {
     by_node: BTreeMap<usize, Kept>,
     /// What was placed in this pass.
-    placed: BTreeMap<usize, Vec<End>>,
+    placed: BTreeMap<usize, Vec<End<'a>>>,
 }
 
 /// When something leaves a node, and what it gives back.
 #[derive(Clone, Copy, Debug)]
-struct End {
+struct End<'a> {
     at_wall_ms: Option<u64>,
     task: TaskId,
-    cpus: u64,
-    mem_bytes: u64,
-    gpus: u64,
+    gives: Gives<'a>,
+}
+
+/// What was given by an assignment, or will be by this pass.
+#[derive(Clone, Copy, Debug)]
+enum Gives<'a> {
+    Grant(&'a Grant),
+    Ask(&'a Ask),
 }
 
 /// When an ask fits on a node.
@@ -51,7 +56,7 @@ pub(super) struct Soonest {
     missing: u64,
 }
 
-impl Reservations {
+impl<'a> Reservations<'a> {
     /// What is reserved on a node.
     pub fn on(&self, node: usize) -> Option<&Kept> {
         self.by_node.get(&node)
@@ -69,16 +74,10 @@ impl Reservations {
     }
 
     /// A task of that line goes on a node now.
-    pub fn place(&mut self, node: usize, task: TaskId, line: &Line, view: &View<'_>) {
+    pub fn place(&mut self, node: usize, task: TaskId, line: &'a Line, view: &View<'_>) {
         let at_wall_ms = line.lasts_ms.map(|lasts| view.now_wall_ms.saturating_add(lasts));
         let (ask, ends) = (&line.ask, self.placed.entry(node).or_default());
-        ends.push(End {
-            at_wall_ms,
-            task,
-            cpus: u64::from(ask.cpus),
-            mem_bytes: ask.mem_bytes,
-            gpus: u64::from(ask.gpus),
-        });
+        ends.push(End { at_wall_ms, task, gives: Gives::Ask(ask) });
         if let Some(kept) = self.by_node.get_mut(&node)
             && !kept.gone_before(line, view)
         {
@@ -135,7 +134,7 @@ impl Reservations {
         }
         let held = ledger.held_by(agent.id()).chain(ledger.waiting_on(agent.id()));
         let placed = self.placed.get(&node).into_iter().flatten().copied();
-        let mut ends: Vec<End> = held.filter_map(End::of).chain(placed).collect();
+        let mut ends: Vec<End<'_>> = held.filter_map(End::of).chain(placed).collect();
         ends.sort_by_key(|end| (end.at_wall_ms.unwrap_or(u64::MAX), end.task));
         let (mut free, mut at_wall_ms, mut after) = (*now, None, Vec::new());
         for end in &ends {
@@ -143,7 +142,10 @@ impl Reservations {
             if at_wall_ms.is_some() && at_wall_ms < end.at_wall_ms || end.at_wall_ms.is_none() {
                 break;
             }
-            free = free.with(end.cpus, end.mem_bytes, end.gpus);
+            free = match end.gives {
+                Gives::Grant(grant) => free.after(grant),
+                Gives::Ask(ask) => free.with_back(ask),
+            };
             after.push(end.task);
             if at_wall_ms.is_none() && free.covers(ask) {
                 at_wall_ms = end.at_wall_ms.map(|at| at.max(view.now_wall_ms));
@@ -169,11 +171,11 @@ impl Kept {
     }
 }
 
-impl End {
+impl<'a> End<'a> {
     /// Of what is bound on a node. A task that is stopped ends nobody knows when, and so does an attempt that
     /// is closed and not proven dead. One that was stopped before runs longer than this says: whoever waits
     /// for it does so from then on without anybody going before.
-    fn of(job: &Job) -> Option<End> {
+    fn of(job: &'a Job) -> Option<End<'a>> {
         let grant = job.state().binding()?;
         let runs = !job.stopped() && job.kind() != Kind::Waiting;
         let limit = job.time_limit_ms().filter(|_| runs);
@@ -181,9 +183,7 @@ impl End {
         Some(End {
             at_wall_ms: lasts.map(|lasts| grant.wall_ms.saturating_add(lasts)),
             task: job.task_id(),
-            cpus: u64::from(grant.cpus),
-            mem_bytes: grant.mem_bytes,
-            gpus: u64::from(grant.gpus),
+            gives: Gives::Grant(grant),
         })
     }
 }

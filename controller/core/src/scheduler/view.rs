@@ -1,6 +1,7 @@
 //! What the nodes have free, as a plan sees it while it fills them.
 
-use crate::ledger::{Agent, Ask, Job, Kind, Ledger};
+use super::feasible::shortage;
+use crate::ledger::{Agent, Ask, Grant, Job, Kind, Ledger};
 use proto::JobId;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,8 +46,17 @@ impl Free {
         }
     }
 
-    /// After the end of what holds that much.
-    pub(super) fn with(self, cpus: u64, mem_bytes: u64, gpus: u64) -> Free {
+    /// After the end of an attempt that was given that much.
+    pub(super) fn after(self, grant: &Grant) -> Free {
+        self.with(u64::from(grant.cpus), grant.mem_bytes, u64::from(grant.gpus))
+    }
+
+    /// After the end of what asks for that much.
+    pub(super) fn with_back(self, ask: &Ask) -> Free {
+        self.with(u64::from(ask.cpus), ask.mem_bytes, u64::from(ask.gpus))
+    }
+
+    fn with(self, cpus: u64, mem_bytes: u64, gpus: u64) -> Free {
         Free {
             on_trial: self.on_trial,
             cpus: self.cpus.saturating_add(cpus),
@@ -71,9 +81,7 @@ impl Free {
 
     /// Whether all of the ask fits.
     pub(super) fn covers(&self, ask: &Ask) -> bool {
-        self.cpus >= u64::from(ask.cpus)
-            && self.mem_bytes >= ask.mem_bytes
-            && self.gpus >= u64::from(ask.gpus)
+        shortage(ask, self).is_none()
     }
 
     /// After a placement.
