@@ -32,14 +32,8 @@ const SLURM: [(&[&str], &str); 23] = [
 ];
 
 /// Options that the contract names and this version does not have, with what does the same now.
-const LATER: [(&[&str], &str); 9] = [
-    (&["--after-ok"], "; start it when the other is done: docket wait ID && docket submit …"),
-    (&["--after", "--after-any"], "; wait for the other first: docket wait ID; docket submit …"),
-    (&["--after-not-ok", "--after-not"], "; in a shell: docket wait ID || docket submit …"),
-    (&["--after-start", "--after-each"], "; wait for the other first: docket wait ID"),
-    (&["--dependency", "-d"], "; wait for the other first: docket wait ID && docket submit …"),
+const LATER: [(&[&str], &str); 3] = [
     (&["--gpus", "-G", "--gres", "--resource"], "; mark the nodes that have it: --node-label k=v"),
-    (&["--begin"], "; without it the job would start at once: submit it when it is time"),
     (&["--dry-run"], "; docket explain ID tells whether a job can run"),
     (&["--watch"], ""),
 ];

@@ -192,12 +192,24 @@ mod tests {
 
     #[test]
     fn an_option_of_a_later_version_is_not_advised_away() {
-        let text = refused("docket submit --after-ok 3 -- true");
-        assert!(text.contains("docket wait ID && docket submit"), "{text}");
-        for option in ["--after-ok", "--begin", "-d"] {
-            let text = refused(&format!("docket submit {option}=1 -- true"));
-            assert!(text.contains("not in this version of docket"), "{option}: {text}");
-            assert!(!text.contains("leave it out"), "{option}: {text}");
+        let text = refused("docket list --watch");
+        assert!(text.contains("not in this version of docket"), "{text}");
+        assert!(!text.contains("leave it out"), "{text}");
+    }
+
+    #[test]
+    fn what_a_job_cannot_wait_for_is_named() {
+        for (option, part) in [
+            ("--after-ok=x", "`x` is no id"),
+            ("--after=12,13_", "`13_` is no id"),
+            ("-daftrok:1", "did you mean afterok?"),
+            ("--dependency=singleton", "tasks of one array"),
+            ("--dependency=after:1+5", "--begin now+5m"),
+            ("--begin=soon", "no time: give"),
+            ("--begin=now+60", "60s"),
+        ] {
+            let text = refused(&format!("docket submit {option} -- true"));
+            assert!(text.contains(part), "{option}: {text}");
         }
     }
 
@@ -306,7 +318,7 @@ mod tests {
     fn help_shows_nothing_that_is_not_there() {
         let mut command = Cli::command();
         let help = command.find_subcommand_mut("submit").unwrap().render_long_help().to_string();
-        for later in ["--after-", "--gpus", "--dry-run"] {
+        for later in ["--gpus", "--dry-run"] {
             assert!(!help.contains(later), "{later}");
         }
         assert!(!Cli::command().render_long_help().to_string().contains("keeper"));

@@ -1,12 +1,14 @@
 //! Flag definitions, and nothing else: no logic, no requests, no formatting (design 9, rule 22).
 //! Every option has a one-line help with its unit and default; design 7 is the contract.
 
+mod after;
 mod edit;
 mod jobs;
 mod operate;
 mod roles;
 mod submit;
 
+pub use after::AfterOptions;
 pub use edit::{EditArgs, SetArgs};
 pub use jobs::{
     CancelArgs, Column, EventsArgs, ExplainArgs, ListArgs, LogsArgs, Output, ShowArgs, SortBy,

@@ -1,5 +1,6 @@
 //! Options of `submit` and `run`: what to run, with what, and where its output goes.
 
+use super::AfterOptions;
 use crate::parse::{self, Fence};
 use clap::{Args, ValueEnum};
 use proto::v1::{ArraySpec, ExitKind, WarnSignal};
@@ -53,6 +54,9 @@ pub struct JobOptions {
     /// Many tasks of the same: numbers such as 0-99, 0-99:2 or 1,3,5-7, and %N at once at most
     #[arg(short = 'a', long, value_name = "N-M[:S][%L]", value_parser = parse::array)]
     pub array: Option<ArraySpec>,
+    /// What has to happen before it starts
+    #[command(flatten)]
+    pub after: AfterOptions,
     /// Keep it in the queue until docket release
     #[arg(short = 'H', long)]
     pub hold: bool,

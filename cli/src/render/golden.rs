@@ -18,6 +18,7 @@ fn table() -> Box<dyn Render> {
     renderer(Output::Table, view())
 }
 
+mod after;
 mod array;
 
 #[track_caller]

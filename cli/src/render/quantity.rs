@@ -103,6 +103,11 @@ pub fn date_time(wall_ms: u64, zone: &TimeZone) -> String {
     local(wall_ms, zone, "%Y-%m-%d %H:%M:%S")
 }
 
+/// `2026-11-30 09:51:02 UTC`, as messages of the server have it.
+pub fn date_time_utc(wall_ms: u64) -> String {
+    timestamp(wall_ms).strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
+}
+
 /// `09:51:02` on the day of `now_ms`, with the date on any other.
 pub fn time(wall_ms: u64, now_ms: u64, zone: &TimeZone) -> String {
     let same = local(wall_ms, zone, "%Y-%m-%d") == local(now_ms, zone, "%Y-%m-%d");

@@ -4,7 +4,10 @@ use super::View;
 use super::escape;
 use super::quantity as q;
 use crate::parse::signal_name;
-use proto::v1::{ArrayView, ExitKind, Reason, StartFailure, Task};
+use proto::v1::{
+    ArrayView, DependencyFailure, DependencyKind, DependencyView, ExitKind, Reason, StartFailure,
+    Task,
+};
 
 /// Name of an exit reason, as design 3 writes it.
 pub fn kind_name(kind: ExitKind) -> &'static str {
@@ -25,6 +28,50 @@ pub fn kind_name(kind: ExitKind) -> &'static str {
     }
 }
 
+/// A dependency's name, as the option that asks for it.
+pub fn dependency_kind(kind: DependencyKind) -> &'static str {
+    match kind {
+        DependencyKind::Unspecified => "unspecified",
+        DependencyKind::AfterOk => "after-ok",
+        DependencyKind::AfterAny => "after-any",
+        DependencyKind::AfterNotOk => "after-not-ok",
+        DependencyKind::AfterStart => "after-start",
+        DependencyKind::AfterEach => "after-each",
+    }
+}
+
+/// What a dependency names: `12`, `12_3`, `12_[0-4,7]`.
+pub fn dependency_id(dep: &DependencyView) -> String {
+    let tasks = escape::line(&dep.tasks);
+    match (tasks.is_empty(), tasks.contains([',', ':'])) {
+        (true, _) => dep.job.to_string(),
+        (false, false) => format!("{}_{tasks}", dep.job),
+        (false, true) => format!("{}_[{tasks}]", dep.job),
+    }
+}
+
+/// The job or task that made a dependency fail.
+pub fn culprit(failure: &DependencyFailure) -> String {
+    match failure.task {
+        Some(task) => format!("{}_{task}", failure.job),
+        None => failure.job.to_string(),
+    }
+}
+
+/// `: after-ok 12_3, which is EXIT exit-code 3`.
+fn dependency_failure(failure: &DependencyFailure) -> String {
+    let (kind, id) = (dependency_kind(failure.kind()), culprit(failure));
+    let state = match (failure.done, failure.end()) {
+        (true, _) => "DONE".to_owned(),
+        (false, ExitKind::Unspecified) => "EXIT, long ago".to_owned(),
+        (false, end) => {
+            let number = failure.code.or(failure.signal).map(|number| format!(" {number}"));
+            format!("EXIT {}{}", kind_name(end), number.unwrap_or_default())
+        }
+    };
+    format!(": {kind} {id}, which is {state}")
+}
+
 /// A reason in full: `exit-code 3`, `signal 11 (SEGV), core dumped`, `cancelled by mia (signal 15)`.
 pub fn full(reason: &Reason) -> String {
     let status = status_words(reason, "exit-code ");
@@ -34,6 +81,10 @@ pub fn full(reason: &Reason) -> String {
         ExitKind::StartFailed => {
             let failure = reason.start_failure.as_ref().map(start_failure);
             format!("start-failed{}", failure.unwrap_or_default())
+        }
+        ExitKind::DependencyFailed => {
+            let failure = reason.dependency.as_ref().map(dependency_failure);
+            format!("dependency-failed{}", failure.unwrap_or_default())
         }
         _ => {
             let by = reason.by.as_ref().map(|by| format!(" by {}", user(by)));
@@ -121,7 +172,7 @@ pub fn cell(task: &Task, view: &View) -> String {
     if let Some(whole) = &task.array {
         return array(whole);
     }
-    let message = escape::line(&task.message);
+    let message = with_local_begin(task, escape::line(&task.message), view);
     let text = match task.state.as_str() {
         "DONE" | "EXIT" => ended(task, view),
         "UNKWN" => {
@@ -138,6 +189,14 @@ pub fn cell(task: &Task, view: &View) -> String {
     let asked = asked_for(task).into_iter().map(str::to_owned);
     let words: Vec<String> = asked.chain(Some(text).filter(|text| !text.is_empty())).collect();
     words.join("; ")
+}
+
+/// The server tells a begin time in UTC; people read it by their own clock.
+fn with_local_begin(task: &Task, message: String, view: &View) -> String {
+    let Some(begin) = task.begin_wall_ms.filter(|_| message.contains("begins at ")) else {
+        return message;
+    };
+    message.replace(&q::date_time_utc(begin), &q::time(begin, view.now_ms, &view.zone))
 }
 
 /// What people asked for and its node has not carried out yet.
@@ -164,6 +223,11 @@ fn ended(task: &Task, view: &View) -> String {
     let how = match &task.reason {
         Some(reason) if reason.kind() == ExitKind::ExitCode => {
             status_words(reason, "exit ").unwrap_or_default()
+        }
+        // Short enough for a column: which it was is what people look for.
+        Some(Reason { dependency: Some(failure), .. }) => {
+            let state = if failure.done { "DONE" } else { "EXIT" };
+            format!("{} {state}: {}", culprit(failure), dependency_kind(failure.kind()))
         }
         Some(reason) => full(reason),
         None => format!("exit {}", task.exit_code.unwrap_or(0)),

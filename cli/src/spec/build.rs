@@ -126,6 +126,8 @@ fn requested(options: &JobOptions, here: &Here, dir: &Path) -> v1::JobSpec {
             .array
             .clone()
             .map(|array| v1::ArraySpec { race: options.race || array.race, ..array }),
+        dependencies: options.after.dependencies(),
+        begin_wall_ms: options.after.begin,
         hold: options.hold,
         retries: options.retries,
         retry_on: retry_on(&options.retry_on),

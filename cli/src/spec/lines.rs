@@ -1,14 +1,20 @@
 //! `submit --from`: one job a line, in the JSON form of `show`; options are the defaults.
 
 use super::{Here, SpecError, Work, build};
-use crate::args::{Disconnect, JobOptions};
-use crate::parse::{array, exit_kind, nearest, warn_signal};
+use crate::args::{AfterOptions, Disconnect, JobOptions};
+use crate::parse::{After, array, begin, dependency, exit_kind, nearest, warn_signal};
 use proto::v1;
 use serde_json::{Map, Value};
 use std::time::Duration;
 
 /// Fields that a line may set.
-const INPUTS: [&str; 19] = [
+const INPUTS: [&str; 25] = [
+    "after_ok",
+    "after_any",
+    "after_not_ok",
+    "after_start",
+    "after_each",
+    "begin",
     "array",
     "hold",
     "retries",
@@ -30,7 +36,8 @@ const INPUTS: [&str; 19] = [
     "success_codes",
 ];
 /// Fields of `show` that tell what became of a job: not an input, and not an error.
-const OUTCOMES: [&str; 36] = [
+const OUTCOMES: [&str; 37] = [
+    "waits_for",
     "id",
     "job",
     "task",
@@ -147,6 +154,7 @@ fn work(fields: &Map<String, Value>) -> Result<Work, String> {
 }
 
 fn set_options(options: &mut JobOptions, fields: &Map<String, Value>) -> Result<(), String> {
+    set_after(&mut options.after, fields)?;
     if let Some(hold) = given(fields, "hold") {
         options.hold = hold.as_bool().ok_or("hold: true or false")?;
     }
@@ -204,6 +212,29 @@ fn set_options(options: &mut JobOptions, fields: &Map<String, Value>) -> Result<
         Some("unknown") => Some(Disconnect::Unknown),
         Some(_) => return Err("on_disconnect: exit or unknown".to_owned()),
     };
+    Ok(())
+}
+
+/// What has to happen before it starts: lists of ids, and a time.
+fn set_after(options: &mut AfterOptions, fields: &Map<String, Value>) -> Result<(), String> {
+    use v1::DependencyKind::{AfterAny, AfterEach, AfterNotOk, AfterOk, AfterStart};
+    for (field, kind, slot) in [
+        ("after_ok", AfterOk, &mut options.after_ok),
+        ("after_any", AfterAny, &mut options.after_any),
+        ("after_not_ok", AfterNotOk, &mut options.after_not_ok),
+        ("after_start", AfterStart, &mut options.after_start),
+        ("after_each", AfterEach, &mut options.after_each),
+    ] {
+        if let Some(ids) = given(fields, field) {
+            let ids = strings(field, ids)?;
+            let read = ids.iter().map(|id| dependency(kind, id));
+            let read = read.collect::<Result<_, _>>().map_err(|why| format!("{field}: {why}"))?;
+            *slot = vec![After(read)];
+        }
+    }
+    if let Some(time) = text(fields, "begin")? {
+        options.begin = Some(begin(&time).map_err(|why| format!("begin: {why}"))?);
+    }
     Ok(())
 }
 
@@ -306,6 +337,44 @@ mod tests {
         assert_eq!((spec.retries, spec.retry_on, spec.hold), (3, kinds.to_vec(), true));
         let wrong = line(r#"{"command":["x"],"retry_on":["cancelled"]}"#).unwrap_err();
         assert!(wrong.contains("no such end"), "{wrong}");
+    }
+
+    #[test]
+    fn what_a_job_waits_for_is_read_and_what_show_prints_is_submitted_again() {
+        let text = r#"{"command":["x"],"after_ok":["12","13_0-4"],"after_any":["14_[1,3]"],
+            "begin":"2026-12-01T10:00:00.000Z"}"#;
+        let spec = line(text).unwrap().unwrap().spec.unwrap();
+        let view = |dep: &v1::Dependency| v1::DependencyView {
+            kind: dep.kind,
+            job: dep.job,
+            tasks: dep
+                .tasks
+                .iter()
+                .map(|t| format!("{}-{}", t.first, t.last))
+                .collect::<Vec<_>>()
+                .join(","),
+            open: false,
+        };
+        let shown = v1::Task {
+            command: vec![b"x".to_vec()],
+            dir: b"/tmp".to_vec(),
+            cpus: 1,
+            dependencies: spec.dependencies.iter().map(view).collect(),
+            begin_wall_ms: spec.begin_wall_ms,
+            ..v1::Task::default()
+        };
+        let again = line(&crate::render::task_line(&shown)).unwrap().unwrap().spec.unwrap();
+        assert_eq!(again.dependencies, spec.dependencies);
+        assert_eq!(again.begin_wall_ms, Some(1_796_119_200_000));
+        for (text, part) in [
+            (r#"{"command":["x"],"after_ok":["x"]}"#, "after_ok: `x` is no id"),
+            (r#"{"command":["x"],"after_ok":12}"#, "after_ok"),
+            (r#"{"command":["x"],"after_okay":["1"]}"#, "did you mean after_ok?"),
+            (r#"{"command":["x"],"begin":"soon"}"#, "begin: no time"),
+        ] {
+            let why = line(text).unwrap_err();
+            assert!(why.contains(part), "{text}: {why}");
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@
 //! | two kinds of loss, two answers: killed, frozen, cut off, cloned, rebooted (P2-P7) | `finish/` |
 //! | nothing of a cancelled job lives on (P7) | `cancel.rs` |
 //! | what `set` changes of what runs and waits (J02), warnings before a limit | `set.rs` |
+//! | dependencies and begin times: each job starts once, or ends at once (I01, I02, K01) | `dependencies.rs` |
 //! | limits, what enforces them, what was used, ends of memory | `limits.rs` |
 //! | users are kept apart (P10) | `users.rs` |
 //! | stop, start again, second instance, repeated submits (P8) | `service.rs` |
@@ -32,6 +33,7 @@ mod arrays;
 mod bounded_output;
 mod cancel;
 mod crowds;
+mod dependencies;
 mod directory_away;
 mod disk_full;
 mod drain;

@@ -3,8 +3,10 @@
 use crate::parse::warn_text;
 use crate::render::escape::bytes_text;
 use crate::render::quantity::utc;
-use crate::render::reason::kind_name;
-use proto::v1::{ArrayView, ExitKind, Reason, Rusage, Task};
+use crate::render::reason::{culprit, dependency_id, dependency_kind, kind_name};
+use proto::v1::{
+    ArrayView, DependencyFailure, DependencyKind, DependencyView, ExitKind, Reason, Rusage, Task,
+};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -60,6 +62,15 @@ pub struct TaskJson {
     retried: u32,
     decided_time: Option<String>,
     script: bool,
+    /// What it waits for, or waited: as `--from` takes it.
+    after_ok: Option<Vec<String>>,
+    after_any: Option<Vec<String>>,
+    after_not_ok: Option<Vec<String>>,
+    after_start: Option<Vec<String>>,
+    after_each: Option<Vec<String>>,
+    /// Those of them that are not met.
+    waits_for: Option<Vec<String>>,
+    begin: Option<String>,
     /// Of an array as a whole.
     array: Option<ArrayJson>,
 }
@@ -94,6 +105,19 @@ pub struct ReasonJson {
     path: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dependency: Option<DependencyJson>,
+}
+
+/// Which dependency failed, and what became of the job or task that was waited for.
+#[derive(Debug, Serialize)]
+struct DependencyJson {
+    kind: &'static str,
+    id: String,
+    state: &'static str,
+    reason: Option<&'static str>,
+    code: Option<i32>,
+    signal: Option<i32>,
 }
 
 #[derive(Debug, Serialize)]
@@ -169,9 +193,26 @@ impl From<&Task> for TaskJson {
             retried: task.retried,
             decided_time: task.decided_wall_ms.map(utc),
             script: task.script,
+            after_ok: dependencies(task, DependencyKind::AfterOk),
+            after_any: dependencies(task, DependencyKind::AfterAny),
+            after_not_ok: dependencies(task, DependencyKind::AfterNotOk),
+            after_start: dependencies(task, DependencyKind::AfterStart),
+            after_each: dependencies(task, DependencyKind::AfterEach),
+            waits_for: some_ids(task.dependencies.iter().filter(|dep| dep.open)),
+            begin: task.begin_wall_ms.map(utc),
             array: task.array.as_ref().map(ArrayJson::from),
         }
     }
+}
+
+fn dependencies(task: &Task, kind: DependencyKind) -> Option<Vec<String>> {
+    some_ids(task.dependencies.iter().filter(|dep| dep.kind() == kind))
+}
+
+/// Ids as `--after-ok` takes them; null if there is none.
+fn some_ids<'a>(deps: impl Iterator<Item = &'a DependencyView>) -> Option<Vec<String>> {
+    let ids: Vec<String> = deps.map(dependency_id).collect();
+    (!ids.is_empty()).then_some(ids)
 }
 
 impl From<&ArrayView> for ArrayJson {
@@ -202,6 +243,21 @@ impl From<&Reason> for ReasonJson {
             message: failure
                 .and_then(|failure| filled(&failure.message))
                 .or_else(|| reason.detail.as_ref().and_then(|detail| filled(detail))),
+            dependency: reason.dependency.as_ref().map(DependencyJson::from),
+        }
+    }
+}
+
+impl From<&DependencyFailure> for DependencyJson {
+    fn from(failure: &DependencyFailure) -> Self {
+        let end = failure.end();
+        DependencyJson {
+            kind: dependency_kind(failure.kind()),
+            id: culprit(failure),
+            state: if failure.done { "DONE" } else { "EXIT" },
+            reason: (end != ExitKind::Unspecified).then(|| kind_name(end)),
+            code: failure.code,
+            signal: failure.signal,
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::render::escape::{bytes_line, command, line, width};
 use crate::render::layout::wrap;
 use crate::render::quantity as q;
 use crate::render::{View, reason, task_id};
-use proto::v1::{ArrayView, Rusage, Task};
+use proto::v1::{ArrayView, DependencyKind, Rusage, Task};
 use units::exact_size;
 
 /// Where the values begin.
@@ -25,6 +25,7 @@ pub fn show(task: &Task, view: &View) -> String {
     if !task.comment.is_empty() {
         out.push_str(&field("comment", &line(&task.comment), view));
     }
+    out.push_str(&after(task, view));
     if let Some(array) = &task.array {
         out.push_str(&array_words(task, array, view));
         return out + &next(task);
@@ -34,6 +35,31 @@ pub fn show(task: &Task, view: &View) -> String {
     out.push_str(&output(task, view));
     out.push_str(&stderr_tail(task));
     out.push_str(&next(task));
+    out
+}
+
+/// Ids of one kind of dependency that are shown.
+const IDS_SHOWN: usize = 10;
+
+/// What has to happen before it starts, as it was asked for.
+fn after(task: &Task, view: &View) -> String {
+    let mut out = String::new();
+    let mut kinds: Vec<DependencyKind> = task.dependencies.iter().map(|dep| dep.kind()).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    for kind in kinds {
+        let ids = || task.dependencies.iter().filter(|dep| dep.kind() == kind);
+        let shown: Vec<String> = ids().take(IDS_SHOWN).map(reason::dependency_id).collect();
+        let more = match ids().count().saturating_sub(IDS_SHOWN) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let name = reason::dependency_kind(kind);
+        out.push_str(&field(name, &format!("{}{more}", shown.join(", ")), view));
+    }
+    if let Some(begin) = task.begin_wall_ms {
+        out.push_str(&field("begin", &q::date_time(begin, &view.zone), view));
+    }
     out
 }
 
