@@ -100,12 +100,16 @@ fn time_of_day(text: &str) -> Result<Time, MomentError> {
 mod tests {
     use super::*;
 
+    /// Central Europe's, whatever this machine knows of zones.
+    const ZONE: &str = "CET-1CEST,M3.5.0,M10.5.0/3";
+
     fn at(now: &str, text: &str) -> Result<String, MomentError> {
-        let now: ZonedDateTime = now.parse().unwrap();
+        let now: Timestamp = now.parse().unwrap();
+        let now = now.to_zoned_datetime(TimeZone::posix(ZONE).unwrap());
         moment(text, &now).map(|moment| moment.to_string())
     }
 
-    const NOON: &str = "2026-11-30T12:00:00+01:00[Europe/Berlin]";
+    const NOON: &str = "2026-11-30T12:00:00+01:00";
 
     #[test]
     fn each_form_is_one_moment() {
@@ -155,14 +159,14 @@ mod tests {
     #[test]
     fn a_time_that_clocks_leave_out_or_have_twice_is_one_moment() {
         // Clocks are put forward from 02:00 to 03:00: 02:30 is as late as if they were not.
-        let spring = "2026-03-28T20:00:00+01:00[Europe/Berlin]";
+        let spring = "2026-03-28T20:00:00+01:00";
         assert_eq!(at(spring, "02:30"), Ok("2026-03-29T01:30:00Z".to_owned()));
         assert_eq!(at(spring, "2026-03-29T02:30"), at(spring, "2026-03-29T03:30"));
         // Put back from 03:00 to 02:00: 02:30 comes twice, and the first counts.
-        let autumn = "2026-10-24T20:00:00+02:00[Europe/Berlin]";
+        let autumn = "2026-10-24T20:00:00+02:00";
         assert_eq!(at(autumn, "02:30"), Ok("2026-10-25T00:30:00Z".to_owned()));
         // Between the two it is over, and does not come again that day.
-        let between = "2026-10-25T02:15:00+01:00[Europe/Berlin]";
+        let between = "2026-10-25T02:15:00+01:00";
         assert_eq!(at(between, "02:30"), Ok("2026-10-26T01:30:00Z".to_owned()));
         // Durations are not local: a day has 24 hours.
         assert_eq!(at(spring, "now+1d"), Ok("2026-03-29T19:00:00Z".to_owned()));

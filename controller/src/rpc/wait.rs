@@ -107,7 +107,10 @@ impl Following {
         }
         let claimed_again = self.hushed.remove(&job).is_some() && !task.transient;
         let now = Told::of(&task);
-        let same = claimed_again && told.is_some_and(|told| told.same_to_people(&now));
+        // That one of many dependencies is met concerns nobody who waits for the end.
+        let waits_on = now.substate == "waiting";
+        let quiet = claimed_again || waits_on;
+        let same = quiet && told.is_some_and(|told| told.same_to_people(&now));
         if task.terminal {
             self.live.remove(&job);
         } else {

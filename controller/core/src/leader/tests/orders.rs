@@ -1,6 +1,6 @@
 //! Planning and orders: right after what makes them possible, each once, repeated where it is safe.
 
-use super::world::{World, batch, finished, item, join, rejoin};
+use super::world::{LATER_MS, World, batch, finished, item, join, rejoin};
 use crate::leader::SessionEnd;
 use crate::ledger::StateName;
 use proto::v1::{self, Phase, agent_message::Kind as Up, leader_message::Kind as Down};
@@ -11,6 +11,22 @@ fn a_submit_is_planned_and_ordered_without_waiting_for_a_tick() {
     let session = world.joined(join(1), vec![]);
     let job = world.submit();
     assert_eq!(world.take(session), [format!("run {job}/1")]);
+}
+
+#[test]
+fn a_job_is_ordered_when_its_begin_time_has_come_and_once() {
+    let mut world = World::new();
+    let session = world.joined(join(1), vec![]);
+    let job = world.submit_later();
+    world.proposals();
+    world.pass(LATER_MS - world.now - 100);
+    assert!(world.take(session).iter().all(|order| !order.starts_with("run")));
+    assert!(world.proposals().iter().all(|proposed| proposed != "tick"), "in vain");
+    world.pass(200);
+    let orders = world.take(session);
+    assert!(orders.contains(&format!("run {job}/1")), "{orders:?}");
+    world.pass(5_000);
+    assert!(world.take(session).iter().all(|order| !order.starts_with("run")), "once");
 }
 
 #[test]

@@ -124,9 +124,9 @@ impl World {
 
     fn apply_commands(&mut self, commands: Vec<v1::Command>) -> Vec<Outcome> {
         let env = v1::EnvBlob::default().encode_to_vec();
-        let [plain, leased, array] =
-            [spec(), leased_spec(), array_spec()].map(|spec| spec.encode_to_vec());
-        let blobs = [plain, env, leased, array];
+        let [plain, leased, array, later] =
+            [spec(), leased_spec(), array_spec(), later_spec()].map(|spec| spec.encode_to_vec());
+        let blobs = [plain, env, leased, array, later];
         let proposal = v1::Proposal {
             level: proto::LEVEL,
             wall_ms: self.now,
@@ -237,6 +237,11 @@ impl World {
     /// An array of the tasks 0 to 4.
     pub fn submit_array(&mut self) -> JobId {
         self.submit_of(3)
+    }
+
+    /// A job that does not start before [`LATER_MS`].
+    pub fn submit_later(&mut self) -> JobId {
+        self.submit_of(4)
     }
 
     fn submit_of(&mut self, spec: u8) -> JobId {
@@ -452,4 +457,11 @@ pub fn finished(seq: u64, job: JobId, code: u32) -> v1::Fact {
         ..Default::default()
     };
     v1::Fact { seq, kind: Some(v1::fact::Kind::Finish(finish)) }
+}
+
+/// The wall time before which some jobs do not start.
+pub const LATER_MS: u64 = 20_000;
+
+fn later_spec() -> v1::JobSpec {
+    v1::JobSpec { begin_wall_ms: Some(LATER_MS), ..spec() }
 }
