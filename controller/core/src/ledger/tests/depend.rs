@@ -566,3 +566,20 @@ fn a_job_ages_from_when_it_may_start() {
     world.cancel(other);
     assert_eq!(world.job(job).eligible_led_ms, 60_000);
 }
+
+#[test]
+fn a_ledger_without_room_keeps_what_somebody_has_yet_to_be_told() {
+    let mut world = World::with_node();
+    let policy = Some(v1::Policy { max_completed: 1, ..v1::Policy::default() });
+    world.apply(Command::Configure(v1::ConfigureCommand { policy, ..Default::default() }));
+    let other = world.submit();
+    for _ in 0..1_100 {
+        waiting_unchecked(&mut world, vec![after(AfterOk, other)]);
+    }
+    run(&mut world, other, 1);
+    assert!(!world.ledger.evicted(other));
+    assert_eq!(world.ledger.counts().get(&StateName::Pend), Some(&100));
+    while world.tick().1 {}
+    assert!(world.ledger.evicted(other));
+    assert_eq!(world.ledger.live(), 0);
+}
