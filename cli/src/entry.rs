@@ -105,6 +105,7 @@ async fn ask(context: &Context, command: Option<&Command>) -> Result<u8, Failure
         Some(Command::Suspend(args)) => commands::edit(context, args, Edit::Suspend).await,
         Some(Command::Resume(args)) => commands::edit(context, args, Edit::Resume).await,
         Some(Command::Set(args)) => commands::set(context, args).await,
+        Some(Command::Retry(args)) => commands::retry(context, args).await,
         Some(Command::Explain(args)) => commands::explain(context, args).await,
         Some(Command::Events(args)) => commands::events(context, args).await,
         Some(Command::Nodes(args)) => commands::nodes(context, args).await,

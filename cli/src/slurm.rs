@@ -85,8 +85,7 @@ const SLURM_COMMANDS: [(&str, &str); 9] = [
 
 /// Commands that the contract names and this version does not have, each behind the command that
 /// it belongs to, with what does the same now.
-const LATER_COMMANDS: [(&str, &str, &str); 11] = [
-    ("", "retry", "submit it again: docket show -o jsonl ID | docket submit --from -"),
+const LATER_COMMANDS: [(&str, &str, &str); 10] = [
     ("", "top", "docket list shows the jobs, docket nodes the nodes"),
     ("cluster", "set", "the policy stays that of the first start's configuration"),
     ("cluster", "add", "there is one controller"),

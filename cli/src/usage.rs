@@ -36,7 +36,7 @@ pub fn words(error: &clap::Error) -> String {
             "set" => "set what? docket set ID… --time DUR, --priority N, --name, --cpus, --mem or --array-limit".to_owned(),
             "wait" => "wait for what? docket wait ID…; docket list shows the jobs".to_owned(),
             of @ ("show" | "explain" | "events" | "logs" | "hold" | "release" | "suspend"
-            | "resume") => {
+            | "resume" | "retry") => {
                 format!("{of} which job? docket {of} ID; ID is missing: docket list shows them")
             }
             _ => format!("{} is missing: see --help", argument.unwrap_or_default()),
@@ -215,8 +215,6 @@ mod tests {
 
     #[test]
     fn commands_of_slurm_and_of_later_versions_are_known_by_name() {
-        let text = refused("docket retry 1");
-        assert!(text.starts_with("not in this version of docket: retry: "), "{text}");
         for (line, part) in [
             ("docket top", "not in this version of docket: top: "),
             ("docket cluster set a=b", "not in this version of docket: cluster set: "),

@@ -41,3 +41,17 @@ pub struct SetArgs {
     #[arg(long, value_name = "SIZE", group = "change", value_parser = units::size)]
     pub mem: Option<u64>,
 }
+
+/// `docket retry`.
+#[derive(Debug, Args)]
+pub struct RetryArgs {
+    /// Job ids, or tasks as 123_0-9
+    #[arg(required = true, value_name = "ID", value_parser = parse::named)]
+    pub ids: Vec<Named>,
+    /// Of an array only the tasks that failed
+    #[arg(long)]
+    pub failed: bool,
+    /// Print the results as one JSON array
+    #[arg(long)]
+    pub json: bool,
+}

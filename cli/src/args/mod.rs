@@ -9,7 +9,7 @@ mod roles;
 mod submit;
 
 pub use after::AfterOptions;
-pub use edit::{EditArgs, SetArgs};
+pub use edit::{EditArgs, RetryArgs, SetArgs};
 pub use jobs::{
     CancelArgs, Column, EventsArgs, ExplainArgs, ListArgs, LogsArgs, Output, ShowArgs, SortBy,
     WaitArgs,
@@ -93,6 +93,8 @@ pub enum Command {
     Resume(EditArgs),
     /// Change jobs that are there
     Set(SetArgs),
+    /// Submit jobs again that have ended, and print the new ids
+    Retry(RetryArgs),
     /// Say in words why a job is in its state
     #[command(visible_alias = "why")]
     Explain(ExplainArgs),

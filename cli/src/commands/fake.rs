@@ -179,6 +179,13 @@ impl Jobs for Fake {
         not_played()
     }
 
+    async fn retry(
+        &self,
+        _: Request<v1::RetryRequest>,
+    ) -> Result<Response<v1::RetryAnswer>, Status> {
+        not_played()
+    }
+
     async fn orphans(
         &self,
         _: Request<v1::OrphansRequest>,

@@ -16,6 +16,7 @@ mod row;
 mod table;
 
 pub use home::{Home, home};
+pub use json::retried as retried_json;
 pub use json::submitted as submitted_json;
 pub use json::task_line;
 pub use plain::plain_help;

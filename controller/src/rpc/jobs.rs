@@ -200,6 +200,12 @@ impl v1::jobs_server::Jobs for Jobs {
         self.edit(edit, Request::from_parts(about, extensions, request)).await
     }
 
+    async fn retry(&self, request: Request<v1::RetryRequest>) -> Answer<v1::RetryAnswer> {
+        let caller = caller(&request)?;
+        let answer = super::again::retry(&self.shared, &caller, request.into_inner()).await?;
+        Ok(Response::new(answer))
+    }
+
     async fn orphans(&self, request: Request<v1::OrphansRequest>) -> Answer<v1::OrphansAnswer> {
         let (after, limit) = convert::orphans(&request.into_inner())?;
         let look = move |view: crate::pump::View<'_>| list::orphans(view.ledger, after, limit);

@@ -6,6 +6,7 @@ mod convert;
 mod server;
 mod status;
 
+mod again;
 mod cancel;
 mod edit;
 mod explain;

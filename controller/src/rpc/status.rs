@@ -34,6 +34,11 @@ pub fn evicted(job: u64) -> Status {
     status(Code::NotFound, "evicted", message)
 }
 
+/// A job cannot be submitted again, or not so.
+pub fn not_to_retry(message: impl Into<String>) -> Status {
+    status(Code::FailedPrecondition, "not-to-retry", message)
+}
+
 /// The node that holds the output does not answer.
 pub fn agent_away(message: impl Into<String>) -> Status {
     status(Code::Unavailable, "agent-away", message)

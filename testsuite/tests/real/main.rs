@@ -24,11 +24,13 @@
 //! | a disk without room: refusals by name, true ends, restarts, and on by itself | `disk_full.rs` |
 //! | leases with two nodes: never two at once (B, peer 4, 7) | `fences.rs` |
 //! | a bad node among good ones, ten thousand submits, watchers of retries (G01, I10, K05) | `crowds.rs` |
+//! | `retry`: again as it was, or only what failed | `again.rs` |
 //! | a race, a portfolio, a training that goes on from its checkpoint | `patterns.rs` |
 //! | a recorded workflow and the trace of a cluster | `replay.rs` |
 //! | a real program: ffmpeg | `ffmpeg.rs` |
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a surprise must end the test")]
 
+mod again;
 mod arrays;
 mod bounded_output;
 mod cancel;

@@ -27,6 +27,19 @@ fn run(world: &World, name: &str, data: &str, more: &[&str]) -> String {
 }
 
 #[test]
+fn every_task_of_a_workflow_ends_done_and_after_those_it_waits_for() {
+    let world = heavy_world!();
+    let _node = world.up(2);
+    for (file, tasks) in
+        [("helloworld-forkjoin-10tasks.json", 10), ("montage-2mass-015d-310tasks.json", 310)]
+    {
+        let told = run(&world, "wfformat", file, &[]);
+        let says = format!("{tasks} tasks, all DONE, each after those that it waits for");
+        assert!(told.starts_with(&says), "{told}");
+    }
+}
+
+#[test]
 fn every_job_of_a_clusters_trace_ends() {
     let world = heavy_world!();
     let _node = world.up(240);

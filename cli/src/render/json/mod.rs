@@ -4,7 +4,7 @@ mod other;
 mod strangers;
 mod task;
 
-pub use other::submitted;
+pub use other::{retried, submitted};
 
 use super::{Check, ListSummary, Render, SettingRow, escape};
 use proto::v1;

@@ -19,6 +19,22 @@ pub fn submitted(answer: &v1::SubmitAnswer) -> String {
     super::text(&SubmitJson { id, job, repeated: answer.repeated }) + "\n"
 }
 
+/// What `retry --json` prints.
+pub fn retried(results: &[v1::RetryResult]) -> String {
+    #[derive(Serialize)]
+    struct RetryJson<'a> {
+        retry_of: u64,
+        job: Option<u64>,
+        error: Option<&'a str>,
+    }
+    let one = |result: &v1::RetryResult| {
+        let (error, job) = (result.error.as_deref(), Some(result.job).filter(|job| *job > 0));
+        super::text(&RetryJson { retry_of: result.of, job, error })
+    };
+    let each: Vec<String> = results.iter().map(one).collect();
+    format!("[{}]\n", each.join(",\n "))
+}
+
 #[derive(Serialize)]
 pub struct EventJson {
     position: u64,

@@ -259,7 +259,7 @@ fn next(task: &Task) -> String {
         "RUN" | "SUSP" => &["logs -f", "events", "cancel"],
         "UNKWN" => &["explain", "events", "logs"],
         "DONE" => &["logs", "events"],
-        _ => &["logs", "explain", "events"],
+        _ => &["logs", "explain", "retry"],
     };
     let each: Vec<String> = commands.iter().map(|name| format!("docket {name} {id}")).collect();
     format!("Next: {}\n", each.join(" · "))

@@ -52,6 +52,7 @@ impl Job {
             gpus: self.ask().gpus,
             time_limit_ms: self.time_limit_ms(),
             warn: spec.warn,
+            retry_of: spec.retry_of,
             comment: spec.comment.clone(),
             script: spec.script.is_some(),
             position: self.changed_position,
