@@ -116,6 +116,9 @@ async fn ask(context: &Context, command: Option<&Command>) -> Result<u8, Failure
         Some(Command::Cluster(ClusterCommand::Status { output })) => {
             commands::cluster_status(context, output.form()).await
         }
+        Some(Command::Cluster(ClusterCommand::Set(args))) => {
+            commands::cluster_set(context, args).await
+        }
         // The rest was dispatched before the runtime was needed.
         _ => commands::home(context).await,
     }

@@ -85,9 +85,8 @@ const SLURM_COMMANDS: [(&str, &str); 9] = [
 
 /// Commands that the contract names and this version does not have, each behind the command that
 /// it belongs to, with what does the same now.
-const LATER_COMMANDS: [(&str, &str, &str); 10] = [
+const LATER_COMMANDS: [(&str, &str, &str); 9] = [
     ("", "top", "docket list shows the jobs, docket nodes the nodes"),
-    ("cluster", "set", "the policy stays that of the first start's configuration"),
     ("cluster", "add", "there is one controller"),
     ("cluster", "remove", "there is one controller"),
     ("cluster", "promote", "there is one controller"),

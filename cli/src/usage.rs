@@ -217,7 +217,6 @@ mod tests {
     fn commands_of_slurm_and_of_later_versions_are_known_by_name() {
         for (line, part) in [
             ("docket top", "not in this version of docket: top: "),
-            ("docket cluster set a=b", "not in this version of docket: cluster set: "),
             ("docket cluster add n2", "not in this version of docket: cluster add: "),
             ("docket squeue", "docket list"),
             ("docket sbatch x.sh", "docket submit"),

@@ -2,7 +2,7 @@
 //! values; unknown keys and values without a unit are refused.
 
 use crate::queues::{self, QueueConfig};
-use docket_core::ledger::Weights;
+use crate::settings;
 use proto::v1;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::collections::BTreeMap;
@@ -239,45 +239,10 @@ impl Config {
     /// Keys whose value here differs from what the ledger uses, with both (design 2): the ledger's
     /// value is in force.
     pub fn differences(&self, ledger: &v1::Policy) -> Vec<(&'static str, String, String)> {
-        let mine = self.policy();
-        let d = |ms: u64| exact_duration(Duration::from_millis(ms));
-        let n = |count: u64| count.to_string();
-        let c = |count: Option<u64>| count.map_or_else(|| "none".to_owned(), n);
-        let w = |weight: u32| weight.to_string();
-        let (my, their) = (Weights::of(&mine), Weights::of(ledger));
-        let o = |ms: Option<u64>| ms.map_or_else(|| "none".to_owned(), d);
-        let pairs = [
-            ("heartbeat_timeout", d(mine.heartbeat_timeout_ms), d(ledger.heartbeat_timeout_ms)),
-            (
-                "transient_job_timeout",
-                d(mine.transient_job_timeout_ms),
-                d(ledger.transient_job_timeout_ms),
-            ),
-            ("unknown_finish_ttl", d(mine.unknown_finish_ttl_ms), d(ledger.unknown_finish_ttl_ms)),
-            ("unknown_finish_max", n(mine.unknown_finish_max), n(ledger.unknown_finish_max)),
-            ("on_disconnect", disconnect(&mine), disconnect(ledger)),
-            ("max_queue", n(mine.max_queue), n(ledger.max_queue)),
-            ("job_ttl", d(mine.job_ttl_ms), d(ledger.job_ttl_ms)),
-            ("max_completed", n(mine.max_completed), n(ledger.max_completed)),
-            ("fence_after", d(mine.fence_after_ms), d(ledger.fence_after_ms)),
-            ("default_time", o(mine.default_time_ms), o(ledger.default_time_ms)),
-            ("max_time", o(mine.max_time_ms), o(ledger.max_time_ms)),
-            ("priority_weight", w(my.priority), w(their.priority)),
-            ("age_weight", w(my.age), w(their.age)),
-            ("share_weight", w(my.share), w(their.share)),
-            ("user_max_tasks", c(mine.user_max_tasks), c(ledger.user_max_tasks)),
-            ("user_max_cpus", c(mine.user_max_cpus), c(ledger.user_max_cpus)),
-            ("user_max_queue", c(mine.user_max_queue), c(ledger.user_max_queue)),
-            ("queues", queues::to_text(&mine.queues), queues::to_text(&ledger.queues)),
-        ];
-        pairs.into_iter().filter(|(_, mine, theirs)| mine != theirs).collect()
-    }
-}
-
-fn disconnect(policy: &v1::Policy) -> String {
-    match policy.on_disconnect() {
-        v1::OnDisconnect::Unknown => "unknown".to_owned(),
-        v1::OnDisconnect::Exit | v1::OnDisconnect::Unspecified => "exit".to_owned(),
+        let (mine, theirs) = (settings::all(&self.policy()), settings::all(ledger));
+        let pairs =
+            mine.into_iter().zip(theirs).map(|((key, mine), (_, theirs))| (key, mine, theirs));
+        pairs.filter(|(_, mine, theirs)| mine != theirs).collect()
     }
 }
 

@@ -280,6 +280,7 @@ fn bootstrap(config: &Config, identity: &Identity) -> v1::ConfigureCommand {
         policy: Some(config.policy()),
         cluster_id: Some(identity.cluster_name()),
         generation: Some(identity.generation),
+        before: None,
     }
 }
 

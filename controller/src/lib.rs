@@ -19,6 +19,7 @@ mod config;
 mod directory;
 pub mod queues;
 mod repair;
+mod settings;
 
 mod pump;
 mod since;

@@ -94,7 +94,7 @@ fn queue_text(queue: &QueuePolicy) -> Vec<String> {
 }
 
 /// Why a value of the order cannot be set.
-#[derive(Debug, Error, PartialEq, Eq)]
+#[derive(Debug, Clone, Error, PartialEq, Eq)]
 pub enum SetError {
     /// No such key.
     #[error("no key {key} of a queue: there are {}", QUEUE_KEYS.join(", "))]

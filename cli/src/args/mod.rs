@@ -16,7 +16,7 @@ pub use jobs::{
 };
 pub use operate::{
     ClusterCommand, CompletionsArgs, ConfigArgs, DoctorArgs, DrainArgs, NodesArgs, NodesCommand,
-    UndrainArgs, WalCommand,
+    SettingArgs, UndrainArgs, WalCommand,
 };
 pub use roles::{AgentArgs, ControllerArgs, DownArgs, Stage, UpArgs};
 pub use submit::{Disconnect, JobOptions, OpenMode, RunArgs, SubmitArgs};

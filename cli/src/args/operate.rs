@@ -79,6 +79,22 @@ pub enum ClusterCommand {
         #[command(flatten)]
         output: OutputArgs,
     },
+    /// Show the values of the cluster, or set one of them; admins only
+    Set(SettingArgs),
+}
+
+/// `docket cluster set`.
+#[derive(Debug, Args)]
+pub struct SettingArgs {
+    /// Which value; queues.NAME.KEY is one of a queue [default: all are shown]
+    #[arg(value_name = "KEY")]
+    pub key: Option<String>,
+    /// What it is set to; none takes a limit away [default: it is shown]
+    #[arg(value_name = "VALUE", allow_hyphen_values = true)]
+    pub value: Option<String>,
+    /// Print a JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `docket wal`.

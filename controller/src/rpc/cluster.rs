@@ -121,6 +121,18 @@ impl v1::cluster_server::Cluster for Cluster {
         }
     }
 
+    async fn settings(&self, _: Request<v1::SettingsRequest>) -> Answer<v1::SettingsAnswer> {
+        let look = |view: crate::pump::View<'_>| view.ledger.policy().clone();
+        let policy = self.shared.read(look).await?;
+        Ok(Response::new(v1::SettingsAnswer { settings: super::policy::wire(&policy) }))
+    }
+
+    async fn set(&self, request: Request<v1::SetSettingRequest>) -> Answer<v1::SettingsAnswer> {
+        let caller = caller(&request)?;
+        let answer = super::policy::set(&self.shared, &caller, request.into_inner()).await?;
+        Ok(Response::new(answer))
+    }
+
     async fn confirm_dead(
         &self,
         request: Request<v1::ConfirmDeadRequest>,

@@ -13,6 +13,7 @@ mod explain;
 mod jobs;
 mod list;
 mod logs;
+mod policy;
 mod set;
 mod wait;
 

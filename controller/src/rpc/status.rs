@@ -34,6 +34,16 @@ pub fn evicted(job: u64) -> Status {
     status(Code::NotFound, "evicted", message)
 }
 
+/// Not a setting, or not a value of it.
+pub fn setting(message: impl Into<String>) -> Status {
+    status(Code::InvalidArgument, "invalid-setting", message)
+}
+
+/// Others are at it; try again.
+pub fn busy(message: impl Into<String>) -> Status {
+    status(Code::Unavailable, "busy", message)
+}
+
 /// A job cannot be submitted again, or not so.
 pub fn not_to_retry(message: impl Into<String>) -> Status {
     status(Code::FailedPrecondition, "not-to-retry", message)

@@ -84,3 +84,35 @@ fn the_clusters_limits_are_told_by_name() {
     let job = world.submit(&["--", "sleep", "1000"]);
     assert_eq!(world.wait_end(job)["reason"]["kind"], "time-limit", "default_time");
 }
+
+#[test]
+fn values_of_the_cluster_are_shown_and_set_and_hold_over_a_restart() {
+    let world = world!();
+    let mut node = world.up(2);
+    let all = world.ok(&["cluster", "set"]);
+    assert!(all.contains("heartbeat_timeout      30s"), "{all}");
+    assert!(world.ok(&["cluster", "set", "max_queue"]).contains("1000000"));
+    assert_eq!(world.ok(&["cluster", "set", "max_time", "1m"]), "max_time  1m\n");
+    assert_eq!(world.ok(&["cluster", "set", "max_time", "1m"]), "max_time is so already\n");
+    world.ok(&["cluster", "set", "queues.short.max_tasks", "1"]);
+    node.kill9();
+    let _node = world.up(2);
+    let long = world.docket(&["submit", "-t", "2m", "--", "true"]);
+    assert!(long.err().contains("at most 1m00s (max_time)"), "{}", long.describe());
+    let json = world.ok(&["cluster", "set", "queues", "--json"]);
+    assert_eq!(json, "{\"queues\":\"short.max_tasks=1\"}\n");
+    for (words, part) in [
+        (&["max_tiem", "1m"][..], "did you mean max_time?"),
+        (&["max_time", "90"][..], "90s"),
+        (&["fence_after", "1s"][..], "heartbeat_timeout"),
+        (&["nothing"][..], "docket cluster set lists all"),
+    ] {
+        let words = [&["cluster", "set"][..], words].concat();
+        let refused = world.docket(&words);
+        assert_eq!(refused.code, Some(2), "{}", refused.describe());
+        assert!(refused.err().contains(part), "{}", refused.describe());
+    }
+    world.ok(&["cluster", "set", "max_time", "none"]);
+    let job = world.submit(&["-t", "2m", "--", "true"]);
+    assert_eq!(world.wait_end(job)["state"], "DONE");
+}

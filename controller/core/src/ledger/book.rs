@@ -10,6 +10,7 @@ use super::ids::{Opening, Range};
 use super::index::{Bound, Indexes, Used};
 use super::job::Job;
 use super::line::{Line, Place};
+use super::memory::Edits;
 use super::moves;
 use super::news::News;
 use super::node::{Agent, DownWhy, Session};
@@ -42,6 +43,8 @@ pub struct Ledger {
     /// Ids below it that no job of this log got, in order.
     pub(super) skipped: Vec<Range>,
     pub(super) policy: v1::Policy,
+    /// Requests that changed it.
+    pub(super) settings: Edits,
     pub(super) request_floor_wall_ms: u64,
     pub(super) counters: Counters,
     pub(super) jobs: Table,
@@ -115,6 +118,7 @@ impl Default for Ledger {
             next_job_id: JobId(1),
             skipped: Vec::new(),
             policy: default_policy(),
+            settings: Edits::default(),
             request_floor_wall_ms: 0,
             counters: Counters::default(),
             jobs: Table::default(),

@@ -25,6 +25,7 @@ impl Ledger {
             "the indexes are what the jobs make them"
         );
         self.check_content();
+        assert!(self.settings.bounded(), "requests of settings are bounded");
         self.check_waits();
         self.check_deferred();
         let mut newest_led = 0;

@@ -4,7 +4,7 @@
 use super::book::{Counters, Ledger};
 use super::deferred::Deferred;
 use super::ids::Opening;
-use super::image_parts::{ImageWriter, agent_image, deferred_image, user_image};
+use super::image_parts::{ImageWriter, agent_image, deferred_image, settings_image, user_image};
 use super::job::Job;
 use super::news::News;
 use super::table::{Slot, Table};
@@ -29,6 +29,7 @@ pub struct Frozen {
     head: v1::ImageHead,
     users: Vec<v1::ImageUser>,
     agents: Vec<v1::ImageAgent>,
+    settings: Option<v1::ImageSettings>,
     deferred: Vec<Arc<Deferred>>,
     failed: Vec<v1::ImageFailed>,
     news: Vec<v1::ImageNews>,
@@ -43,6 +44,7 @@ impl Ledger {
             head: self.head(),
             users: self.users.all().iter().map(|user| user_image(user)).collect(),
             agents: self.agents.values().map(agent_image).collect(),
+            settings: settings_image(&self.settings),
             deferred: self.deferred.iter().cloned().collect(),
             failed: self.gone.freeze().collect(),
             news: self.news.iter().map(News::freeze).collect(),
@@ -137,7 +139,9 @@ impl<'a> Records<'a> {
             let news = vec![news.clone()];
             Kind::Dependencies(v1::ImageDependencies { failed: Vec::new(), news })
         });
+        let settings = frozen.settings.iter().cloned().map(Kind::Settings);
         let waits = pages.chain(news);
+        let users = users.chain(settings);
         let kinds = std::iter::once(head).chain(waits).chain(users).chain(agents);
         let ready = kinds.map(record).collect();
         Records {

@@ -263,6 +263,13 @@ fn fence_image(fence: &Fence) -> v1::ImageFence {
     }
 }
 
+/// Requests that changed values of the cluster; `None`: there are none.
+pub(super) fn settings_image(settings: &Edits) -> Option<v1::ImageSettings> {
+    let (edits, floor_wall_ms) = (edit_images(settings), settings.floor_wall_ms);
+    let some = !edits.is_empty() || floor_wall_ms > 0;
+    some.then_some(v1::ImageSettings { edits, floor_wall_ms })
+}
+
 fn edit_images(edits: &Edits) -> Vec<v1::ImageEdit> {
     let image = |edit: &Edit| v1::ImageEdit {
         user: edit.by.number,

@@ -42,6 +42,7 @@ pub(super) enum Verb {
     Time,
     Cpus,
     Mem,
+    Configure,
 }
 
 /// The newest requests, oldest first.
@@ -54,7 +55,7 @@ pub(super) struct Edits {
 
 impl Verb {
     /// Every verb, in order of its code in images, from 1.
-    pub const ALL: [Verb; 15] = [
+    pub const ALL: [Verb; 16] = [
         Verb::Hold,
         Verb::Release,
         Verb::Suspend,
@@ -70,6 +71,7 @@ impl Verb {
         Verb::Time,
         Verb::Cpus,
         Verb::Mem,
+        Verb::Configure,
     ];
 }
 

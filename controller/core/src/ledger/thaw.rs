@@ -109,6 +109,10 @@ impl Reader {
             image_record::Kind::Request(request) => {
                 self.close_array().and_then(|()| self.request(&request))
             }
+            image_record::Kind::Settings(image) => {
+                let settings = self.edits(&image.edits, image.floor_wall_ms);
+                settings.map(|settings| self.ledger.settings = settings)
+            }
             image_record::Kind::Deferred(deferred) => self.deferred(deferred),
             image_record::Kind::Dependencies(waits) => self.dependencies(&waits),
             image_record::Kind::End(end) => {

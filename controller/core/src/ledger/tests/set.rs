@@ -3,6 +3,7 @@
 use super::world::*;
 use crate::leader::{Want, desired};
 use crate::ledger::{Kind, Outcome, Rejection};
+use prost::Message as _;
 use proto::v1::{self, command::Kind as Command, set_command::Change, time_change::To};
 use proto::v1::{fact, finish_fact::End};
 use proto::{JobId, TaskId};
@@ -187,4 +188,38 @@ fn what_its_node_lets_run_past_its_limit_is_ordered_to_end() {
     };
     world.facts(N1, vec![fact::Kind::Finish(end)]);
     assert_eq!(world.reason(job), Some(v1::ExitKind::TimeLimit));
+}
+
+fn configure_as(
+    world: &mut World,
+    request: &str,
+    policy: v1::Policy,
+    before: Option<v1::Policy>,
+) -> Outcome {
+    let (by, request_id) =
+        (Some(v1::Requester { admin: true, ..user("root") }), request.to_owned());
+    let (policy, before) = (Some(policy), before.map(|before| before.encode_to_vec()));
+    let command = v1::ConfigureCommand { by, request_id, policy, before, ..Default::default() };
+    world.apply(Command::Configure(command))
+}
+
+#[test]
+fn a_value_of_the_cluster_is_changed_once_and_never_takes_back_what_others_set() {
+    let mut world = World::with_node();
+    let first = world.ledger.policy().clone();
+    let wider = v1::Policy { max_queue: 7, ..first.clone() };
+    let done = configure_as(&mut world, "p1", wider.clone(), Some(first.clone()));
+    assert_eq!(done, Outcome::Configured);
+    // Made from what it was before: somebody was faster.
+    let other = v1::Policy { job_ttl_ms: 5, ..first.clone() };
+    let stale = configure_as(&mut world, "p2", other, Some(first.clone()));
+    assert!(matches!(stale, Outcome::Stale { .. }), "{stale:?}");
+    assert_eq!(world.ledger.policy(), &wider);
+    let third = v1::Policy { max_queue: 9, ..wider.clone() };
+    assert_eq!(configure_as(&mut world, "p3", third, Some(wider.clone())), Outcome::Configured);
+    // The first request again, whose answer was lost: it is done already (P8), also after a restart.
+    let image: Vec<Vec<u8>> = world.ledger.freeze().chunks().collect();
+    world.ledger = crate::ledger::Ledger::thaw(image.into_iter()).unwrap();
+    assert_eq!(configure_as(&mut world, "p1", wider.clone(), Some(wider)), Outcome::Configured);
+    assert_eq!(world.ledger.policy().max_queue, 9);
 }
