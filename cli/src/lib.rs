@@ -16,6 +16,7 @@ mod args;
 mod slurm;
 
 mod parse;
+mod progress;
 mod spec;
 
 mod client;

@@ -6,6 +6,7 @@ use crate::args::SubmitArgs;
 use crate::client::{Backoff, Client, Patience, request_id, result_exit};
 use crate::exit;
 use crate::failure::Failure;
+use crate::progress::Progress;
 use crate::render::submitted_json;
 use crate::say::{note, print};
 use crate::spec::{Here, SpecError, read_line};
@@ -49,17 +50,25 @@ pub async fn submit_from(
         stream_id,
     };
     // A file is read twice: a bad line is found before anything is submitted.
+    let mut total = None;
     if let Some(path) = reader.path() {
         let checked = reader.open(&path)?;
-        reader.lines(checked, |line| line.map(|_| true))?;
+        let count = std::cell::Cell::new(0);
+        reader.lines(checked, |line| {
+            count.set(count.get() + 1);
+            line.map(|_| true)
+        })?;
+        total = Some(count.get());
     }
     let client = context.client().await?;
     let (feed, lines) = mpsc::channel(READ_AHEAD);
     let reading = tokio::task::spawn_blocking(move || reader.feed(&feed));
     let tell = if args.json { tell_json } else { tell_id };
-    let mut sending = Sending { client, lines, tell, waiting: VecDeque::new(), end: None };
+    let progress = Progress::new("submitted", total);
+    let mut sending =
+        Sending { client, lines, tell, waiting: VecDeque::new(), end: None, progress };
     sending.all().await?;
-    drop(sending.lines);
+    drop((sending.lines, sending.progress));
     reading.await.map_err(|error| Failure::Input(std::io::Error::other(error)))?;
     match sending.end {
         Some(End::Refused(code)) => Err(Failure::Told(code)),
@@ -160,6 +169,7 @@ struct Sending {
     /// Sent or not, but not answered.
     waiting: VecDeque<Line>,
     end: Option<End>,
+    progress: Progress,
 }
 
 impl Sending {
@@ -225,9 +235,13 @@ impl Sending {
     fn answered(&mut self, answer: &SubmitAnswer) -> Result<(), Failure> {
         let Some(line) = self.waiting.pop_front() else { return Ok(()) };
         match &answer.error {
-            None => (self.tell)(answer).map_err(|failure| failure.of_submit(answer.job)),
+            None => {
+                self.progress.one_more();
+                let told = self.progress.beside(|| (self.tell)(answer));
+                told.map_err(|failure| failure.of_submit(answer.job))
+            }
             Some(error) => {
-                note(&format!("line {}: {error}", line.number));
+                self.progress.beside(|| note(&format!("line {}: {error}", line.number)));
                 self.end = Some(End::Refused(result_exit(answer.error_code)));
                 Ok(())
             }
@@ -278,8 +292,8 @@ mod tests {
         fake.0.lock().unwrap().many = [3, 0, 2, 100].into();
         let (feed, lines) = mpsc::channel(READ_AHEAD);
         let client = fake.serve();
-        let mut sending =
-            Sending { client, lines, tell: |_| Ok(()), waiting: VecDeque::new(), end: None };
+        let (waiting, progress) = (VecDeque::new(), Progress::none());
+        let mut sending = Sending { client, lines, tell: |_| Ok(()), waiting, end: None, progress };
         let feeding = async move {
             for number in 1..=20 {
                 let id = format!("stream/{number}");

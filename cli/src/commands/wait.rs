@@ -6,6 +6,7 @@ use super::outcome::exit_code_of_all;
 use super::stuck::with_word;
 use crate::args::WaitArgs;
 use crate::failure::Failure;
+use crate::progress::Progress;
 use crate::render::escape::line;
 use crate::render::{task_line, verdict};
 use crate::say::{note, print};
@@ -26,12 +27,14 @@ pub async fn wait(context: &Context, args: &WaitArgs) -> Result<u8, Failure> {
     }
     let mut client = context.client().await?;
     let mut states: BTreeMap<TaskId, Seen> = BTreeMap::new();
+    let mut far = Far::new(&ids);
     let asker = client.clone();
     let waiting = with_word(&asker, &ids, async {
         let mut ended = Vec::new();
         for part in ids.chunks(JOBS_MAX) {
             let seen = |task: &Task| {
                 states.insert(id_of(task), Seen::of(task));
+                far.saw(task);
             };
             ended.extend(follow(&mut client, part, until, seen).await?);
         }
@@ -44,6 +47,7 @@ pub async fn wait(context: &Context, args: &WaitArgs) -> Result<u8, Failure> {
             Err(_) => return Err(timed_out(&ids, &states, &exact_duration(limit))),
         },
     };
+    drop(far);
     told(args, &ended)?;
     Ok(exit_code_of_all(&ended))
 }
@@ -60,6 +64,44 @@ fn told(args: &WaitArgs, ended: &[Task]) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// How far all of them are together: tasks that have ended, of how many.
+struct Far {
+    of: BTreeMap<TaskId, (u64, u64)>,
+    /// The sums.
+    ended: u64,
+    total: u64,
+    progress: Progress,
+}
+
+impl Far {
+    fn new(ids: &[TaskId]) -> Far {
+        let of: BTreeMap<TaskId, (u64, u64)> = ids.iter().map(|id| (*id, (0, 1))).collect();
+        let progress = match of.len() {
+            0 | 1 => Progress::none(),
+            all => Progress::new("ended", Some(all as u64)),
+        };
+        Far { ended: 0, total: of.len() as u64, of, progress }
+    }
+
+    fn saw(&mut self, task: &Task) {
+        let (ended, total) = match &task.array {
+            None => (u64::from(task.terminal), 1),
+            Some(array) => {
+                let ended = |state: &str| array.counts.get(state).copied().unwrap_or(0);
+                (ended("DONE") + ended("EXIT"), array.total)
+            }
+        };
+        // One array alone has tasks to count as well.
+        if self.of.len() == 1 && total > 1 && !task.terminal && self.of.values().all(|n| n.1 == 1) {
+            self.progress = Progress::new("ended", Some(total));
+        }
+        let before = self.of.insert(id_of(task), (ended, total)).unwrap_or((0, 0));
+        self.ended = self.ended + ended - before.0.min(self.ended);
+        self.total = self.total + total - before.1.min(self.total);
+        self.progress.set(self.ended, self.total);
+    }
 }
 
 /// What the last word about a job said.
