@@ -1,6 +1,6 @@
 //! How far something long is: a bar on stderr, where that is a terminal, and nothing anywhere else.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -60,11 +60,15 @@ impl Drop for Progress {
 fn bar(done: &'static str, total: Option<u64>, target: ProgressDrawTarget) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(total, target).with_message(done);
     let template = match total {
-        Some(_) => "{msg} {human_pos} of {human_len} [{bar:30}] {per_sec}, {eta} left",
-        None => "{msg} {human_pos}, {per_sec} {elapsed}",
+        Some(_) => "{msg} {human_pos} of {human_len} [{bar:30}] {rate}, {eta} left",
+        None => "{msg} {human_pos}, {rate} {elapsed}",
     };
     if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style.progress_chars("=> "));
+        let rate = |state: &ProgressState, to: &mut dyn std::fmt::Write| {
+            // Nothing can be done about a bar that cannot be written.
+            let _ = write!(to, "{:.0}/s", state.per_sec());
+        };
+        bar.set_style(style.with_key("rate", rate).progress_chars("=> "));
     }
     bar.enable_steady_tick(DRAW_EVERY);
     bar
