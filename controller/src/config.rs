@@ -55,6 +55,9 @@ pub struct Config {
     /// * Longest time limit that a job may name.
     #[serde(with = "human_duration_option", skip_serializing_if = "Option::is_none")]
     pub max_time: Option<Duration>,
+    /// * Named consumables of all nodes together, licences and the like: how much there is of each.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub resources: BTreeMap<String, u64>,
     /// * Points of a job's number for each point of its priority.
     pub priority_weight: u32,
     /// * For each hour that it waits.
@@ -161,6 +164,7 @@ impl Default for Config {
             fence_after: Duration::from_secs(600),
             default_time: None,
             max_time: None,
+            resources: BTreeMap::new(),
             priority_weight: 1,
             age_weight: 1,
             share_weight: 100,
@@ -225,6 +229,7 @@ impl Config {
             fence_after_ms: millis(self.fence_after),
             default_time_ms: self.default_time.map(millis),
             max_time_ms: self.max_time.map(millis),
+            resources: self.resources.clone(),
             priority_weight: Some(self.priority_weight),
             age_weight: Some(self.age_weight),
             share_weight: Some(self.share_weight),

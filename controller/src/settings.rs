@@ -2,7 +2,7 @@
 //! in the ledger, and how one is set (`docket cluster set`).
 
 use crate::queues::{self, SetError};
-use docket_core::ledger::Weights;
+use docket_core::ledger::{RESOURCE_NAME_RULE, Weights, is_resource_name};
 use proto::v1::{OnDisconnect, Policy};
 use std::time::Duration;
 use thiserror::Error;
@@ -41,6 +41,12 @@ pub enum SettingError {
         /// What was written.
         value: String,
     },
+    /// No name of a consumable.
+    #[error("resource.{name}: {RESOURCE_NAME_RULE}")]
+    NoName {
+        /// What was written.
+        name: String,
+    },
     /// A value of the order.
     #[error(transparent)]
     Order(#[from] SetError),
@@ -66,6 +72,7 @@ pub fn all(policy: &Policy) -> Vec<(&'static str, String)> {
         ("fence_after", d(policy.fence_after_ms)),
         ("default_time", o(policy.default_time_ms)),
         ("max_time", o(policy.max_time_ms)),
+        ("resources", amounts(policy)),
         ("priority_weight", w(weights.priority)),
         ("age_weight", w(weights.age)),
         ("share_weight", w(weights.share)),
@@ -78,6 +85,9 @@ pub fn all(policy: &Policy) -> Vec<(&'static str, String)> {
 
 /// Sets one.
 pub fn set(policy: &mut Policy, key: &str, value: &str) -> Result<(), SettingError> {
+    if let Some(name) = key.strip_prefix("resource.").or_else(|| key.strip_prefix("resources.")) {
+        return set_resource(policy, name, value);
+    }
     match key {
         "heartbeat_timeout" => policy.heartbeat_timeout_ms = time(key, value)?,
         "transient_job_timeout" => policy.transient_job_timeout_ms = time(key, value)?,
@@ -105,10 +115,35 @@ fn near(key: &str) -> String {
     let best = known.max_by(|a, b| score(a).total_cmp(&score(b)));
     match best.filter(|best| score(best) > 0.8) {
         Some("queues") | None => {
-            "docket cluster set lists all; queues.NAME.KEY is one of a queue".to_owned()
+            "docket cluster set lists all; queues.NAME.KEY is one of a queue, resource.NAME how much the \
+             cluster has of something"
+                .to_owned()
         }
+        Some("resources") => "each is set for itself: docket cluster set resource.NAME N".to_owned(),
         Some(best) => format!("did you mean {best}? docket cluster set lists all"),
     }
+}
+
+/// Consumables of the cluster on one line: `ansys=1,matlab=2`.
+fn amounts(policy: &Policy) -> String {
+    let all = policy.resources.iter().map(|(name, amount)| format!("{name}={amount}"));
+    let all: Vec<String> = all.collect();
+    if all.is_empty() { "none".to_owned() } else { all.join(",") }
+}
+
+/// None of it is a value too: nobody gets it for now. Without the name it is the nodes' to offer.
+fn set_resource(policy: &mut Policy, name: &str, value: &str) -> Result<(), SettingError> {
+    if !is_resource_name(name) {
+        return Err(SettingError::NoName { name: name.to_owned() });
+    }
+    if value == "none" {
+        policy.resources.remove(name);
+        return Ok(());
+    }
+    let key = || format!("resource.{name}");
+    let wrong = |_| SettingError::NoNumber { key: key(), value: value.to_owned() };
+    policy.resources.insert(name.to_owned(), value.parse().map_err(wrong)?);
+    Ok(())
 }
 
 fn disconnect(policy: &Policy) -> String {
@@ -183,6 +218,18 @@ mod tests {
         let missing: Vec<_> = missing.collect();
         assert!(missing.iter().all(|key| ["queues", "resources"].contains(*key)), "{missing:?}");
         assert_eq!(set(&mut policy, "queues.short.max_tasks", "4"), Ok(()));
+        let mut put = |name: &str, value: &str| {
+            assert_eq!(set(&mut policy, &format!("resource.{name}"), value), Ok(()));
+            amounts(&policy)
+        };
+        assert_eq!(
+            (put("matlab", "3"), put("ansys", "0")),
+            ("matlab=3".into(), "ansys=0,matlab=3".into())
+        );
+        assert_eq!(
+            (put("matlab", "none"), put("ansys", "none")),
+            ("ansys=0".into(), "none".into())
+        );
     }
 
     #[test]
@@ -195,6 +242,9 @@ mod tests {
         assert!(refused("max_queue", "0").contains("no whole number"));
         assert!(refused("job_ttl", "90").contains("90s"));
         assert!(refused("on_disconnect", "die").contains("exit or unknown"));
+        assert!(refused("resource.a/b", "1").contains("1 to 64 letters"));
+        assert!(refused("resource.matlab", "-1").contains("no whole number"));
+        assert!(refused("resources", "matlab=1").contains("resource.NAME"));
         assert!(refused("queues.short.nope", "1").contains("no key nope of a queue"));
     }
 }

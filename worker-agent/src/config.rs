@@ -27,8 +27,10 @@ pub struct Config {
     /// Memory to offer in bytes; absent: that of the machine or of the cgroup.
     #[serde(with = "human_size_option", skip_serializing_if = "Option::is_none")]
     pub mem: Option<u64>,
-    /// GPUs to offer.
+    /// GPUs to offer: those with the numbers from 0 on, as programs count them.
     pub gpus: u32,
+    /// Named consumables to offer, and how much of each.
+    pub resources: BTreeMap<String, u64>,
     /// What `--node-label` of a job is compared with.
     pub labels: BTreeMap<String, String>,
     /// Between heartbeats; at most a third of the controller's `heartbeat_timeout`.
@@ -73,6 +75,9 @@ pub enum ConfigError {
     /// A node that offers no cpu runs nothing.
     #[error("`cpus` is 0: a node must offer at least one")]
     NoCpus,
+    /// No name of a consumable.
+    #[error("`resources`: {0:?} is no name: it has 1 to 64 letters, digits, - _ .")]
+    ResourceName(String),
     /// What is cut lies at whole pages, and what is kept must be worth reading.
     #[error("`output_max` is {0}: it must be at least {least}", least = exact_size(OUTPUT_MAX_LEAST_BYTES))]
     OutputMax(String),
@@ -87,6 +92,7 @@ impl Default for Config {
             cpus: None,
             mem: None,
             gpus: 0,
+            resources: BTreeMap::new(),
             labels: BTreeMap::new(),
             heartbeat_interval: Duration::from_secs(10),
             kill_grace: Duration::from_secs(10),
@@ -115,6 +121,9 @@ impl Config {
         if self.cpus == Some(0) {
             return Err(ConfigError::NoCpus);
         }
+        if let Some(name) = self.resources.keys().find(|name| !is_resource_name(name)) {
+            return Err(ConfigError::ResourceName(name.clone()));
+        }
         if self.output_max < OUTPUT_MAX_LEAST_BYTES {
             return Err(ConfigError::OutputMax(exact_size(self.output_max)));
         }
@@ -128,6 +137,12 @@ impl Config {
         }
         rustix::system::uname().nodename().to_string_lossy().into_owned()
     }
+}
+
+/// As the ledger takes them.
+fn is_resource_name(name: &str) -> bool {
+    let letter = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    (1..=64).contains(&name.len()) && name.chars().all(letter)
 }
 
 impl RunSpace {
@@ -220,6 +235,8 @@ mod tests {
             allow_root_jobs = true
             [labels]
             disk = "ssd"
+            [resources]
+            scratch = 4
         "#;
         let config: Config = toml::from_str(text).unwrap();
         assert_eq!(config.mem, Some(2 << 30));
@@ -249,6 +266,8 @@ mod tests {
 
     #[test]
     fn unknown_keys_and_bare_numbers_are_refused() {
+        let config: Config = toml::from_str("data = \"/d\"\n[resources]\n\"a b\" = 1").unwrap();
+        assert_eq!(config.check(), Err(ConfigError::ResourceName("a b".to_owned())));
         for text in ["nme = \"n1\"", "heartbeat_interval = \"10\"", "run_space = \"0%\"", "mem = 5"]
         {
             assert!(toml::from_str::<Config>(text).is_err(), "{text}");

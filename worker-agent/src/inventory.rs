@@ -13,6 +13,7 @@ pub fn resources(config: &Config) -> v1::NodeResources {
         mem_bytes: config.mem.unwrap_or_else(memory_bytes),
         gpus: config.gpus,
         labels: config.labels.clone(),
+        resources: config.resources.clone(),
         ..v1::NodeResources::default()
     }
 }
@@ -76,9 +77,16 @@ mod tests {
 
     #[test]
     fn the_configuration_beats_what_is_found() {
-        let config = Config { cpus: Some(3), mem: Some(5), ..Config::default() };
+        let config = Config {
+            cpus: Some(3),
+            mem: Some(5),
+            gpus: 2,
+            resources: [("scratch".to_owned(), 4)].into(),
+            ..Config::default()
+        };
         let found = resources(&config);
         assert_eq!((found.cpus, found.mem_bytes), (3, 5));
+        assert_eq!((found.gpus, &found.resources), (2, &config.resources));
         let found = resources(&Config::default());
         assert!(found.cpus >= 1 && found.mem_bytes > 1 << 20);
     }

@@ -3,7 +3,7 @@
 use super::context::Context;
 use crate::args::ConfigArgs;
 use crate::client::{Places, default_data_dir};
-use crate::config::{Key, Settings};
+use crate::config::Settings;
 use crate::exit;
 use crate::failure::Failure;
 use crate::render::SettingRow;
@@ -51,9 +51,6 @@ fn completed(row: &mut SettingRow, places: &Places) {
         "agent.cpus" | "agent.mem" if usual => set(row, None, "found at start"),
         _ => {}
     }
-    if Key::without_effect(&row.key) {
-        row.source.push_str("; no effect in this version");
-    }
 }
 
 #[cfg(test)]
@@ -83,7 +80,7 @@ mod tests {
             ("agent.cpus", DEFAULT, None, "found at start"),
             ("agent.mem", "file f", None, "file f"),
             ("controller.http", DEFAULT, None, DEFAULT),
-            ("agent.gpus", "file f", None, "file f; no effect in this version"),
+            ("agent.gpus", "file f", None, "file f"),
             ("controller.listen", DEFAULT, None, DEFAULT),
         ] {
             assert_eq!(row(key, source, &places), (value, from.to_owned()), "{key}");

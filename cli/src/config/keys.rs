@@ -17,6 +17,8 @@ pub enum Kind {
     Words,
     /// A table of texts; in the environment `k=v` separated by commas.
     Labels,
+    /// A table of whole numbers; in the environment `k=N` separated by commas.
+    Amounts,
     /// A table of tables; in the environment `NAME.KEY=VALUE` separated by commas.
     Queues,
 }
@@ -39,7 +41,7 @@ const fn key(section: &'static str, name: &'static str, kind: Kind, usual: &'sta
 }
 
 /// All keys, in the order of design 7.
-pub const KEYS: [Key; 41] = [
+pub const KEYS: [Key; 43] = [
     key("client", "server", Kind::Text, ""),
     key("controller", "data", Kind::Text, ""),
     key("controller", "listen", Kind::Text, "127.0.0.1:7460"),
@@ -57,6 +59,7 @@ pub const KEYS: [Key; 41] = [
     key("controller", "fence_after", Kind::Duration, "10m"),
     key("controller", "default_time", Kind::Duration, ""),
     key("controller", "max_time", Kind::Duration, ""),
+    key("controller", "resources", Kind::Amounts, ""),
     key("controller", "priority_weight", Kind::Count, "1"),
     key("controller", "age_weight", Kind::Count, "1"),
     key("controller", "share_weight", Kind::Count, "100"),
@@ -74,6 +77,7 @@ pub const KEYS: [Key; 41] = [
     key("agent", "cpus", Kind::Count, ""),
     key("agent", "mem", Kind::Size, ""),
     key("agent", "gpus", Kind::Count, "0"),
+    key("agent", "resources", Kind::Amounts, ""),
     key("agent", "labels", Kind::Labels, ""),
     key("agent", "heartbeat_interval", Kind::Duration, "10s"),
     key("agent", "kill_grace", Kind::Duration, "10s"),
@@ -85,9 +89,6 @@ pub const KEYS: [Key; 41] = [
 
 /// The one key whose default depends on the role: true in `docket up`, false in `docket agent`.
 pub const ALLOW_ROOT_JOBS: Key = key("agent", "allow_root_jobs", Kind::Flag, "");
-
-/// Keys that are read and kept, and that nothing acts on yet.
-const WITHOUT_EFFECT: [&str; 1] = ["agent.gpus"];
 
 /// The sections, in order.
 pub const SECTIONS: [&str; 3] = ["client", "controller", "agent"];
@@ -103,24 +104,8 @@ impl Key {
         KEYS.iter().chain(std::iter::once(&ALLOW_ROOT_JOBS))
     }
 
-    /// True if nothing acts on the key of this path in this version.
-    pub fn without_effect(path: &str) -> bool {
-        WITHOUT_EFFECT.contains(&path)
-    }
-
     /// The key of that name.
     pub fn find(section: &str, name: &str) -> Option<&'static Key> {
         Key::all().find(|key| key.section == section && key.name == name)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_has_no_effect_is_a_key() {
-        let marked = Key::all().filter(|key| Key::without_effect(&key.path())).count();
-        assert_eq!(marked, WITHOUT_EFFECT.len());
     }
 }

@@ -188,6 +188,7 @@ impl Settings {
                 }
                 Value::Table(table)
             }
+            Kind::Amounts => Value::Table(amounts(words(), &wrong)?),
             Kind::Queues => Value::Table(queues(words(), &wrong)?),
         };
         self.put(key, value, source)
@@ -290,11 +291,32 @@ fn checked(kind: Kind, value: Value) -> Result<Value, String> {
             Value::Table(queues) if queues.values().all(Value::is_table) => Ok(value),
             _ => Err("must be a table for each queue".to_owned()),
         },
+        Kind::Amounts => match &value {
+            Value::Table(all) if all.values().all(|n| matches!(n, Value::Integer(0..))) => {
+                Ok(value)
+            }
+            _ => Err("must be a table of whole numbers, 0 or more".to_owned()),
+        },
         Kind::Labels => match &value {
             Value::Table(labels) if labels.values().all(Value::is_str) => Ok(value),
             _ => Err("must be a table of texts".to_owned()),
         },
     }
+}
+
+/// Amounts as the environment has them: `matlab=2,ansys=1`.
+fn amounts<'a>(
+    words: impl Iterator<Item = &'a str>,
+    wrong: &dyn Fn(&str) -> ConfigError,
+) -> Result<Table, ConfigError> {
+    let mut all = Table::new();
+    for word in words {
+        let pair = word.split_once('=').and_then(|(name, n)| Some((name, n.parse().ok()?)));
+        let (name, amount): (&str, i64) =
+            pair.ok_or_else(|| wrong(&format!("{word}: write NAME=N")))?;
+        all.insert(name.to_owned(), Value::Integer(amount));
+    }
+    Ok(all)
 }
 
 /// Queues as the environment has them: `short.max_tasks=4,short.users=mia+tom`.
@@ -404,6 +426,10 @@ mod tests {
         let mut settings = Settings::default();
         env(&mut settings, "DOCKET_AGENT__LABELS", "disk=ssd, rack=4").unwrap();
         assert_eq!(settings.text("agent", "labels").as_deref(), Some("disk=ssd,rack=4"));
+        env(&mut settings, "DOCKET_CONTROLLER__RESOURCES", "matlab=2, ansys=0").unwrap();
+        assert_eq!(settings.text("controller", "resources").as_deref(), Some("ansys=0,matlab=2"));
+        assert!(env(&mut settings, "DOCKET_AGENT__RESOURCES", "scratch").is_err());
+        assert!(wrong("[controller.resources]\nmatlab = '2'\n").contains("whole numbers"));
         env(&mut settings, "DOCKET_CONTROLLER__ADMINS", "mia,tom").unwrap();
         env(&mut settings, "DOCKET_AGENT__HEARTBEAT_INTERVAL", "00:01:30").unwrap();
         assert_eq!(settings.text("agent", "heartbeat_interval").as_deref(), Some("1m30s"));
@@ -446,6 +472,7 @@ mod tests {
                 (Kind::Count, _) => "1",
                 (Kind::Flag, _) => "true",
                 (Kind::Labels, _) => "a=b",
+                (Kind::Amounts, _) => "a=2,b=0",
                 (Kind::Queues, _) => "a.max_time=1h,a.users=mia+tom,a.max_tasks=4",
                 (Kind::Text | Kind::Words, _) => "x",
             };

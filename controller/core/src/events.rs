@@ -72,14 +72,22 @@ fn closed(what: &What) -> String {
     }
 }
 
-fn proven(attempt: u32, proof: Proof, to: Kind) -> String {
-    let why = match proof {
+fn why_dead(proof: Proof) -> &'static str {
+    match proof {
         Proof::Finish => "its end was told",
         Proof::Manifest => "its node does not have it",
         Proof::Reboot => "its node was booted anew",
         Proof::Operator => "confirmed by hand",
         Proof::Lease => "its lease ran out",
-    };
+    }
+}
+
+fn freed(attempt: u32, proof: Proof) -> String {
+    format!("what attempt {attempt} held is free again: {}", why_dead(proof))
+}
+
+fn proven(attempt: u32, proof: Proof, to: Kind) -> String {
+    let why = why_dead(proof);
     let next = attempt.saturating_add(1);
     format!("attempt {attempt} is dead: {why}; -> PEND {}, attempt {next}", to.substate())
 }
@@ -155,6 +163,7 @@ fn what(ledger: &Ledger, job: &Job, what: &What) -> String {
         What::Resumed => "let it go on: SUSP -> RUN".to_owned(),
         What::Closed { .. } => closed(what),
         What::Proven { attempt, proof, to } => proven(*attempt, *proof, *to),
+        What::Freed { attempt, proof } => freed(*attempt, *proof),
         What::LateAttempt { attempt, kind, status } => format!(
             "told the real end of attempt {attempt}, too late to count: {}",
             ended_as(*kind, *status)

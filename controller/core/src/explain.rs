@@ -282,15 +282,12 @@ fn instead(why: &Why) -> &'static str {
 fn node_line(ledger: &Ledger, sight: &Sight, node: &NodeVerdict) -> v1::ExplainNode {
     let agent = ledger.agent(&node.agent_id);
     let cpus = agent.map_or(0, |agent| agent.cpus());
-    let never = node.refusal.as_ref().is_some_and(Refusal::never);
+    let never = node.never();
     let has = match never {
         true => format!("{cpus} cpus"),
         false => format!("{cpus} cpus, {} free", node.free.cpus),
     };
-    let mut why = match &node.refusal {
-        None => "would take it".to_owned(),
-        Some(refusal) => refusal.to_string(),
-    };
+    let mut why = node.words().unwrap_or_else(|| "would take it".to_owned());
     if let (Some(Refusal::Unreachable { .. }), Some(silence)) =
         (&node.refusal, sight.silence(&node.agent_id))
     {

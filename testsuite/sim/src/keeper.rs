@@ -465,6 +465,7 @@ impl World {
                 pid: start.pid,
                 pid_start_ticks: start.pid_start_ticks,
                 start_wall_ms: start.start_wall_ms,
+                gpus: Vec::new(),
             }
         });
         let over = keeper.journal.ended.values().copied().chain(keeper.parked());

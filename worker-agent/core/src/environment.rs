@@ -13,16 +13,31 @@ pub struct JobPlace<'a> {
     pub node: &'a str,
     /// Cpus granted.
     pub cpus: u32,
+    /// Indices of the gpus granted; `None`: the node offers none, and leaves it to its users what they see.
+    pub gpus: Option<&'a [u32]>,
 }
 
 /// Names that only docket sets; a submitter's value of them is dropped. The keeper adds the token.
-const OURS: [&[u8]; 6] = [
+const OURS: [&[u8]; 7] = [
     b"DOCKET_JOB_ID",
     b"DOCKET_TASK_ID",
     b"DOCKET_ATTEMPT",
     b"DOCKET_NODE",
     b"DOCKET_CPUS",
     b"DOCKET_TOKEN",
+    b"DOCKET_GPUS",
+];
+
+/// What programs choose gpus by. On a node that offers some only docket says which: a submitter's value is
+/// of another node, or of an allocation that is over. The runtime of AMD reads the first one as well, and a
+/// second choice would count within the first, so that one is the only one that is set.
+const CHOOSERS: [&[u8]; 6] = [
+    b"CUDA_VISIBLE_DEVICES",
+    b"HIP_VISIBLE_DEVICES",
+    b"ROCR_VISIBLE_DEVICES",
+    b"GPU_DEVICE_ORDINAL",
+    b"NVIDIA_VISIBLE_DEVICES",
+    b"ZE_AFFINITY_MASK",
 ];
 
 /// The final environment but for `DOCKET_TOKEN`. `DOCKET_TASK_ID` is set in array jobs only.
@@ -48,7 +63,19 @@ pub fn job_environment(submitted: Vec<Vec<u8>>, place: &JobPlace<'_>, user: &Use
     env.push(variable("DOCKET_ATTEMPT", attempt.to_string().as_bytes()));
     env.push(variable("DOCKET_NODE", place.node.as_bytes()));
     env.push(variable("DOCKET_CPUS", place.cpus.to_string().as_bytes()));
+    if let Some(gpus) = place.gpus {
+        show_gpus(&mut env, gpus);
+    }
     env
+}
+
+/// Of a job that was given none the list is empty: it sees none.
+fn show_gpus(env: &mut Vec<Vec<u8>>, gpus: &[u32]) {
+    env.retain(|var| !CHOOSERS.contains(&name_of(var)));
+    let list: Vec<String> = gpus.iter().map(u32::to_string).collect();
+    let list = list.join(",");
+    env.push(variable("CUDA_VISIBLE_DEVICES", list.as_bytes()));
+    env.push(variable("DOCKET_GPUS", list.as_bytes()));
 }
 
 fn name_of(var: &[u8]) -> &[u8] {
@@ -75,8 +102,12 @@ mod tests {
     }
 
     fn env_of(submitted: &[&[u8]], index: Option<u32>) -> Vec<String> {
+        env_on(submitted, index, None)
+    }
+
+    fn env_on(submitted: &[&[u8]], index: Option<u32>, gpus: Option<&[u32]>) -> Vec<String> {
         let task = TaskId { job: JobId(12), index };
-        let place = JobPlace { attempt: AttemptId { task, attempt: 3 }, node: "n1", cpus: 4 };
+        let place = JobPlace { attempt: AttemptId { task, attempt: 3 }, node: "n1", cpus: 4, gpus };
         let submitted = submitted.iter().map(|var| var.to_vec()).collect();
         let env = job_environment(submitted, &place, &user());
         env.into_iter().map(|var| String::from_utf8_lossy(&var).into_owned()).collect()
@@ -104,6 +135,20 @@ mod tests {
     fn only_a_member_of_an_array_has_a_task_id() {
         assert!(env_of(&[], Some(0)).contains(&"DOCKET_TASK_ID=0".to_owned()));
         assert!(!env_of(&[], None).iter().any(|var| var.starts_with("DOCKET_TASK_ID")));
+    }
+
+    #[test]
+    fn a_job_sees_the_gpus_that_it_was_given_and_never_those_of_its_submitter() {
+        let submitted: [&[u8]; 4] =
+            [b"CUDA_VISIBLE_DEVICES=3", b"ROCR_VISIBLE_DEVICES=1", b"DOCKET_GPUS=9", b"A=b"];
+        let of_gpus = |gpus: Option<&[u32]>| -> Vec<String> {
+            let env = env_on(&submitted, None, gpus);
+            env.into_iter().filter(|var| var.contains("VISIBLE") || var.contains("GPUS")).collect()
+        };
+        assert_eq!(of_gpus(Some(&[0, 2])), ["CUDA_VISIBLE_DEVICES=0,2", "DOCKET_GPUS=0,2"]);
+        assert_eq!(of_gpus(Some(&[])), ["CUDA_VISIBLE_DEVICES=", "DOCKET_GPUS="]);
+        // Where docket gives none away they are the users' own business.
+        assert_eq!(of_gpus(None), ["CUDA_VISIBLE_DEVICES=3", "ROCR_VISIBLE_DEVICES=1"]);
     }
 
     #[test]

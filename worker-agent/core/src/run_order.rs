@@ -45,6 +45,7 @@ pub fn keeper_run(
         uid: order.uid,
         mem_bytes: order.mem_bytes,
         time_limit_ms: order.time_limit_ms,
+        gpus: order.gpus.clone(),
         cluster_id: cluster_id.to_owned(),
         fence_after_ms: order.fence_after_ms,
         h_ms: order.fence_after_ms.and(last_echo_ms),
@@ -72,7 +73,9 @@ fn fill(
         Some(pattern) if !pattern.is_empty() => output_path(&spec.dir, pattern, &names),
         _ => Vec::new(),
     };
-    let place = JobPlace { attempt, node: &config.name, cpus: order.cpus };
+    let offers = config.resources.gpus > 0 || !order.gpus.is_empty();
+    let gpus = offers.then_some(&*order.gpus);
+    let place = JobPlace { attempt, node: &config.name, cpus: order.cpus, gpus };
     let run = v1::KeeperRun {
         stdout_path: path(&spec.stdout_pattern),
         stderr_path: path(&spec.stderr_pattern),

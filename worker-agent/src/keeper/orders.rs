@@ -247,6 +247,7 @@ impl Keeper {
             output_max_bytes: run.output_max_bytes,
             warn: spec.warn,
             script: spec.script.is_some(),
+            gpus: run.gpus.clone(),
         })
     }
 
@@ -378,6 +379,7 @@ impl Keeper {
                 pid: start.map_or(0, |s| s.pid),
                 pid_start_ticks: start.map_or(0, |s| s.pid_start_ticks),
                 start_wall_ms: start.map_or(0, |s| s.start_wall_ms),
+                gpus: task.accepted.gpus.clone(),
             }
         });
         let over = book.ended().chain(self.volatile.keys().copied()).chain(parked(&self.batch));

@@ -544,6 +544,7 @@ impl Job {
             refuse: self.refuse.clone(),
             h_ms: self.h_ms,
             output_max_bytes: self.output_max_bytes,
+            gpus: Vec::new(),
             time_limit_ms: None,
             run_file: self.run_prefix(world).as_os_str().as_bytes().to_vec(),
         }

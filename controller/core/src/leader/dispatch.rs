@@ -262,6 +262,11 @@ fn run_order(job: &Job) -> RunOrder {
         cpus,
         mem_bytes,
         time_limit_ms: Some(job.time_limit_ms().unwrap_or(0)),
+        gpus: job
+            .grant()
+            .and_then(|g| g.given.as_ref())
+            .map(|g| g.gpus.clone())
+            .unwrap_or_default(),
     }
 }
 

@@ -8,6 +8,7 @@
 use super::reign::Reign;
 use super::turn::Turn;
 use super::{SessionId, dispatch};
+use crate::ledger::Grant;
 use proto::mutants::Mutant;
 use proto::v1::{AttemptRef, FencedCommand, HeartbeatAnswer, command, leader_message};
 use std::collections::BTreeMap;
@@ -156,21 +157,20 @@ fn fence(reign: &mut Reign, turn: &mut Turn<'_>) {
     if reign.leases.fenced_ms.is_some() {
         return;
     }
-    let attempts: Vec<AttemptRef> = turn
-        .ledger
-        .waiting()
-        .filter_map(|job| {
-            let fence = job.fence()?;
-            let keeper = (Arc::clone(&fence.grant.agent), Arc::clone(&fence.grant.journal));
-            let renewed = reign.leases.renewed.get(&keeper).copied().unwrap_or_default();
-            let first = if Mutant::LeaseForgotten.active() { 0 } else { begun.at_ms };
-            let from = renewed.max(first);
-            let over = from.saturating_add(patience_ms(fence.grant.lease_ms?));
-            let attempt = AttemptRef { attempt: fence.attempt, ..job.attempt_id().to_wire() };
-            (over <= turn.now).then_some(attempt)
-        })
-        .take(FENCED_MAX)
-        .collect();
+    let fences = turn.ledger.waiting().filter_map(|job| {
+        let fence = job.fence()?;
+        Some((AttemptRef { attempt: fence.attempt, ..job.attempt_id().to_wire() }, &fence.grant))
+    });
+    let left = turn.ledger.leftovers().map(|(attempt, left)| (attempt.to_wire(), &left.grant));
+    let over = |grant: &Grant| {
+        let keeper = (Arc::clone(&grant.agent), Arc::clone(&grant.journal));
+        let renewed = reign.leases.renewed.get(&keeper).copied().unwrap_or_default();
+        let first = if Mutant::LeaseForgotten.active() { 0 } else { begun.at_ms };
+        let over = |lease| renewed.max(first).saturating_add(patience_ms(lease)) <= turn.now;
+        grant.lease_ms.is_some_and(over)
+    };
+    let attempts = fences.chain(left).filter(|(_, grant)| over(grant)).map(|(attempt, _)| attempt);
+    let attempts: Vec<AttemptRef> = attempts.take(FENCED_MAX).collect();
     if !attempts.is_empty() {
         reign.leases.fenced_ms = Some(turn.now);
         turn.propose(command::Kind::Fenced(FencedCommand { attempts }));

@@ -7,7 +7,7 @@ use super::node::{Agent, Session};
 use super::outcome::{Outcome, Rejection};
 use super::retry::lease_of;
 use super::state::{Grant, Kind, State};
-use crate::scheduler::{Free, feasible, id_taken};
+use crate::scheduler::{Free, Pool, feasible, id_taken};
 use proto::{AttemptId, v1};
 use std::sync::Arc;
 
@@ -42,8 +42,10 @@ impl Ledger {
         let free = Free::of(agent, self);
         let refusal =
             feasible(ask, agent, &free, self.led_ms).or_else(|| id_taken(agent, attempt.task.job));
-        if let Some(refusal) = refusal {
-            return Ok(stale(refusal.to_string()));
+        let missing = Pool::of(self).missing(ask).map(|short| short.to_string());
+        let why: Vec<String> = refusal.map(|r| r.to_string()).into_iter().chain(missing).collect();
+        if !why.is_empty() {
+            return Ok(stale(why.join("; ")));
         }
         let grant = Grant {
             agent: agent.id.clone(),
@@ -54,6 +56,7 @@ impl Ledger {
             cpus: ask.cpus,
             mem_bytes: ask.mem_bytes,
             gpus: ask.gpus,
+            given: self.given(ask, agent),
             wall_ms: self.wall_ms,
             boot: Arc::clone(&agent.boot),
             lease_ms: lease_of(job, &self.policy),

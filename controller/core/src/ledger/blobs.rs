@@ -1,6 +1,7 @@
 //! Specs, environments and inputs, each kept once per distinct content and counted by use.
 //! Names are BLAKE3 hashes, computed at the edge: the ledger compares them and never hashes.
 
+use super::given::{Amounts, amounts};
 use prost::Message as _;
 use proto::v1;
 use std::collections::BTreeMap;
@@ -49,6 +50,8 @@ pub struct Ask {
     pub node: Option<String>,
     /// Only nodes with these labels.
     pub labels: BTreeMap<String, String>,
+    /// Named consumables, of its node or of the cluster.
+    pub resources: Amounts,
 }
 
 /// Things named by hash, with the number of jobs that use each.
@@ -102,13 +105,15 @@ impl Spec {
 }
 
 impl Ask {
-    fn of(spec: &v1::JobSpec) -> Ask {
+    /// Of a specification.
+    pub(crate) fn of(spec: &v1::JobSpec) -> Ask {
         Ask {
             cpus: spec.cpus,
             mem_bytes: spec.mem_bytes,
             gpus: spec.gpus,
             node: spec.node.clone(),
             labels: spec.node_labels.clone(),
+            resources: amounts(&spec.resources),
         }
     }
 }

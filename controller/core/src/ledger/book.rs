@@ -5,10 +5,12 @@ use super::blobs::{Blob, Interned, Spec};
 use super::cause::{Cause, What, Who};
 use super::deferred::{Deferred, Registry};
 use super::depend::Stage;
+use super::given::Amounts;
 use super::gone::Gone;
 use super::ids::{Opening, Range};
-use super::index::{Bound, Indexes, Used};
+use super::index::{Bound, Indexes, UNUSED, Used};
 use super::job::Job;
+use super::leftover::Leftovers;
 use super::line::{Line, Place};
 use super::memory::Edits;
 use super::moves;
@@ -53,6 +55,10 @@ pub struct Ledger {
     pub(super) blobs: Interned<Blob>,
     pub(super) agents: BTreeMap<Arc<str>, Agent>,
     pub(super) index: Indexes,
+    /// What attempts hold that are over and not proven dead.
+    pub(super) leftovers: Leftovers,
+    /// Named consumables of the cluster, as the policy has them.
+    pub(super) offers: Arc<Amounts>,
     pub(super) deferred: Registry,
     /// How evicted jobs ended.
     pub(super) gone: Gone,
@@ -127,6 +133,8 @@ impl Default for Ledger {
             blobs: Interned::default(),
             agents: BTreeMap::new(),
             index: Indexes::default(),
+            leftovers: Leftovers::default(),
+            offers: Arc::default(),
             deferred: Registry::default(),
             gone: Gone::default(),
             news: VecDeque::new(),
@@ -314,9 +322,9 @@ impl Ledger {
         (self.deferred.waiting(), self.deferred.orphans())
     }
 
-    /// What an agent's live attempts bind, and the closed ones that are not proven dead.
-    pub fn used(&self, agent_id: &str) -> Used {
-        self.index.used.get(agent_id).copied().unwrap_or_default()
+    /// What an agent's live attempts bind, and those that are over and not proven dead.
+    pub fn used(&self, agent_id: &str) -> &Used {
+        self.index.used.get(agent_id).unwrap_or(&UNUSED)
     }
 
     /// Jobs that an agent holds, or of which it was the last holder, by order id.

@@ -217,6 +217,13 @@ pub enum What {
         /// Queued, or held.
         to: Kind,
     },
+    /// What an attempt that is over held of gpus and named consumables is free again.
+    Freed {
+        /// Which attempt.
+        attempt: u32,
+        /// What proves that it is dead.
+        proof: Proof,
+    },
     /// The real outcome of a closed attempt came; it counts for nothing.
     LateAttempt {
         /// The closed attempt.

@@ -5,13 +5,14 @@ use super::cause::CAUSES_MAX;
 use super::deferred::About;
 use super::index::Indexes;
 use super::job::Job;
+use super::policy;
 use super::ranges::Ranges;
 use super::settle::NODE_FAULTS_MAX;
 use super::state::{Kind, State};
 use super::table::Slot;
 use super::waits::{Dependants, Waiter};
-use proto::JobId;
-use std::collections::BTreeMap;
+use proto::{JobId, OrderId};
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Ledger {
     /// Checks every invariant.
@@ -20,7 +21,7 @@ impl Ledger {
     /// With the name of the first one that is broken.
     pub fn check(&self) {
         assert_eq!(
-            Indexes::of(&self.jobs, &self.policy),
+            Indexes::of(&self.jobs, &self.leftovers, &self.policy),
             self.index,
             "the indexes are what the jobs make them"
         );
@@ -28,6 +29,7 @@ impl Ledger {
         assert!(self.settings.bounded(), "requests of settings are bounded");
         self.check_waits();
         self.check_deferred();
+        self.check_given();
         let mut newest_led = 0;
         for (id, slot) in self.jobs.slots() {
             assert!(self.gave(id), "job {id} has an id that was given");
@@ -66,6 +68,31 @@ impl Ledger {
             assert!(agent.incarnation() > 0, "{id}: sessions count from 1");
             assert_eq!(*agent.boot, *agent.join.boot_id, "{id}: its boot is the join's");
             assert!(agent.confirms.bounded(), "{id}: requests are bounded");
+        }
+    }
+
+    /// A gpu is given once, and what is over and binds nothing is not kept. Of what a restored ledger adopted
+    /// (order 0) only its node knows what it has.
+    fn check_given(&self) {
+        assert_eq!(*self.offers, policy::offers(&self.policy), "what the cluster offers");
+        for (id, left) in self.leftovers() {
+            assert!(!left.empty(), "{id}: what is left over binds something");
+            assert!(left.since_led_ms <= self.led_ms, "{id}: over in the past");
+            assert!(!self.rebooted_since(&left.grant), "{id}: a reboot is a proof");
+            let live = self.job(id.task).filter(|job| job.attempt == id.attempt);
+            let live = live.and_then(|job| job.state.binding());
+            assert!(live.is_none(), "{id}: it is over");
+        }
+        for agent in self.agents.keys() {
+            let live = self.held_by(agent).chain(self.waiting_on(agent));
+            let live = live.filter_map(|job| job.state.binding());
+            let left = self.leftovers_of(agent).filter(|(_, left)| left.on_node().is_some());
+            let grants = live.chain(left.map(|(_, left)| &left.grant));
+            let own = grants.filter(|grant| grant.order != OrderId(0));
+            let mut given = BTreeSet::new();
+            for index in own.flat_map(|grant| grant.given.iter().flat_map(|given| &given.gpus)) {
+                assert!(given.insert(index), "{agent}: gpu {index} is given once");
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use super::policy;
 use super::submit::requester;
 use prost::Message as _;
 use proto::v1;
+use std::sync::Arc;
 
 impl Ledger {
     /// Without a requester it is the bootstrap of the controller itself.
@@ -39,6 +40,7 @@ impl Ledger {
         self.judge_identity(command)?;
         if let Some(policy) = policy {
             self.policy = policy;
+            self.offers = Arc::new(policy::offers(&self.policy));
             self.index.rank_again(&self.jobs, &self.policy);
         }
         if let Some(id) = &command.cluster_id {

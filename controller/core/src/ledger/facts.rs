@@ -91,6 +91,13 @@ impl Ledger {
         if about.word == Word::Finish && !matches!(target, Target::Ours(_)) {
             self.stray_ended(&by.agent, about.attempt);
         }
+        let generation = about.token.generation;
+        match about.word {
+            Word::Start => self.told_alive(&by.agent, about.attempt, generation),
+            Word::Finish => self.told_dead(&by.agent, about.attempt, generation, true),
+            Word::Refused => self.told_dead(&by.agent, about.attempt, generation, false),
+            Word::Stopped => {}
+        }
         match target {
             Target::Unknown if self.is_bygone(&by.agent, fact.seq, &about) => {
                 self.forgotten(&about)
@@ -140,7 +147,8 @@ impl Ledger {
                 return;
             }
             Target::Adopt(id) => {
-                self.adopt(by, about.token, id);
+                // Its manifest names its gpus.
+                self.adopt(by, about.token, id, &[]);
                 id
             }
             Target::NoOp | Target::Unknown => return,
@@ -229,10 +237,10 @@ impl Ledger {
 
     /// Makes the reporter's attempt the job's present one (design 4, restore). Order 0: older than
     /// any join, so that the next manifest judges it.
-    pub(super) fn adopt(&mut self, by: &Reporter, token: v1::Token, id: TaskId) {
+    pub(super) fn adopt(&mut self, by: &Reporter, token: v1::Token, id: TaskId, gpus: &[u32]) {
         let Some(ask) = self.jobs.task(id).map(|job| Arc::clone(job.ask())) else { return };
         let newest = self.agents.get(&by.agent).map(|agent| agent.incarnation());
-        let grant = Grant {
+        let mut grant = Grant {
             agent: Arc::clone(&by.agent),
             incarnation: newest.unwrap_or(by.incarnation),
             journal: Arc::clone(&by.journal),
@@ -241,11 +249,13 @@ impl Ledger {
             cpus: ask.cpus,
             mem_bytes: ask.mem_bytes,
             gpus: ask.gpus,
+            given: self.given_with(&ask, Vec::new()),
             wall_ms: self.wall_ms,
             boot: Arc::default(),
             // Its own lease, if it has one, is not known: only proof of its death counts.
             lease_ms: None,
         };
+        grant.number_gpus(gpus);
         let attempt = token.attempt;
         let what = What::Adopted { agent: Arc::clone(&by.agent), attempt };
         let cause = self.cause(Who::Agent(Arc::clone(&by.agent)), what);

@@ -113,7 +113,8 @@ impl Ledger {
         for id in &ids {
             self.prove(*id, Proof::Operator, Who::User(Arc::clone(&asker.user)));
         }
-        let count = ids.len() as u64;
+        let who = Who::User(Arc::clone(&asker.user));
+        let count = ids.len() as u64 + self.leftovers_confirmed(agent_id, &who);
         let value = i64::try_from(count).unwrap_or(i64::MAX);
         let edit = Edit::new(&asker, Verb::ConfirmDead, value, self.led_ms);
         if let Some(agent) = self.agents.get_mut(agent_id) {
@@ -132,6 +133,7 @@ impl Ledger {
         for wire in &command.attempts {
             let attempt = AttemptId::from_wire(Some(wire))
                 .map_err(|error| Rejection::malformed("attempts", error.to_string()))?;
+            count += u64::from(self.leftover_fenced(attempt));
             let Some(job) = self.job(attempt.task) else { continue };
             // Without a lease its node ends nothing: only proof opens that fence.
             let waits = job.fence().is_some_and(|fence| {

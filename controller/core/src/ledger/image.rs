@@ -4,7 +4,9 @@
 use super::book::{Counters, Ledger};
 use super::deferred::Deferred;
 use super::ids::Opening;
-use super::image_parts::{ImageWriter, agent_image, deferred_image, settings_image, user_image};
+use super::image_parts::{
+    ImageWriter, agent_image, deferred_image, grant_image, settings_image, user_image,
+};
 use super::job::Job;
 use super::news::News;
 use super::table::{Slot, Table};
@@ -30,6 +32,7 @@ pub struct Frozen {
     users: Vec<v1::ImageUser>,
     agents: Vec<v1::ImageAgent>,
     settings: Option<v1::ImageSettings>,
+    leftovers: Vec<v1::ImageLeftover>,
     deferred: Vec<Arc<Deferred>>,
     failed: Vec<v1::ImageFailed>,
     news: Vec<v1::ImageNews>,
@@ -45,6 +48,10 @@ impl Ledger {
             users: self.users.all().iter().map(|user| user_image(user)).collect(),
             agents: self.agents.values().map(agent_image).collect(),
             settings: settings_image(&self.settings),
+            leftovers: self
+                .leftovers()
+                .map(|(attempt, left)| left.freeze(attempt, grant_image(&left.grant)))
+                .collect(),
             deferred: self.deferred.iter().cloned().collect(),
             failed: self.gone.freeze().collect(),
             news: self.news.iter().map(News::freeze).collect(),
@@ -142,6 +149,8 @@ impl<'a> Records<'a> {
         let settings = frozen.settings.iter().cloned().map(Kind::Settings);
         let waits = pages.chain(news);
         let users = users.chain(settings);
+        let leftovers = frozen.leftovers.iter().cloned().map(Kind::Leftover);
+        let agents = agents.chain(leftovers);
         let kinds = std::iter::once(head).chain(waits).chain(users).chain(agents);
         let ready = kinds.map(record).collect();
         Records {

@@ -5,6 +5,7 @@ use super::blobs::Hash;
 use super::cause::{Cause, Proof, What, Who};
 use super::deferred::Deferred;
 use super::exit::ExitReason;
+use super::given::Given;
 use super::job::Job;
 use super::limit::{changes_image, limit_image};
 use super::memory::{Edit, Edits, Verb};
@@ -237,8 +238,8 @@ fn blocked_image(job: &Job) -> Option<v1::ImageBlocked> {
     Some(v1::ImageBlocked { held, waits })
 }
 
-fn grant_image(grant: &Grant) -> v1::ImageGrant {
-    v1::ImageGrant {
+pub(super) fn grant_image(grant: &Grant) -> v1::ImageGrant {
+    let mut image = v1::ImageGrant {
         agent_id: grant.agent.to_string(),
         incarnation: grant.incarnation,
         journal_id: grant.journal.to_vec(),
@@ -250,7 +251,10 @@ fn grant_image(grant: &Grant) -> v1::ImageGrant {
         wall_ms: grant.wall_ms,
         boot_id: grant.boot.to_vec(),
         lease_ms: grant.lease_ms,
-    }
+        ..v1::ImageGrant::default()
+    };
+    Given::freeze(grant.given.as_ref(), &mut image);
+    image
 }
 
 fn fence_image(fence: &Fence) -> v1::ImageFence {
@@ -410,6 +414,7 @@ fn what_image(what: &What, image: &mut v1::ImageCause) -> u32 {
         | What::Mem { .. } => set_image(what, image),
         What::Closed { .. }
         | What::Proven { .. }
+        | What::Freed { .. }
         | What::LateAttempt { .. }
         | What::OrphanFound { .. }
         | What::OrphanGone { .. } => closed_image(what, image),
@@ -468,6 +473,10 @@ fn closed_image(what: &What, image: &mut v1::ImageCause) -> u32 {
         What::Proven { attempt, proof, to } => {
             (image.a, image.b, image.c) = (i64::from(*attempt), proof_code(*proof), code(to));
             22
+        }
+        What::Freed { attempt, proof } => {
+            (image.a, image.b) = (i64::from(*attempt), proof_code(*proof));
+            51
         }
         What::LateAttempt { attempt, kind, status } => {
             (image.a, image.b, image.status) = (i64::from(*attempt), *kind as i64, *status);

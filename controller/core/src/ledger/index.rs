@@ -2,7 +2,9 @@
 //! `check` compares them with ones built anew.
 
 use super::array::Array;
+use super::given::{Amounts, Given};
 use super::job::Job;
+use super::leftover::{Leftover, Leftovers};
 use super::line::{Line, Place};
 use super::number::Ranking;
 use super::request::RequestId;
@@ -26,7 +28,7 @@ pub struct Bound {
 }
 
 /// What an agent's live attempts bind.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Used {
     /// Cpus.
     pub cpus: u64,
@@ -36,6 +38,70 @@ pub struct Used {
     pub gpus: u64,
     /// Attempts.
     pub jobs: u64,
+    /// How many attempts have each gpu: one, but for what a restored ledger adopts for a moment.
+    pub gpu_ids: BTreeMap<u32, u32>,
+    /// GPUs of which nobody knows the indices.
+    pub unnumbered_gpus: u64,
+    /// Named consumables of the node.
+    pub named: Amounts,
+}
+
+impl Used {
+    /// Nothing.
+    const NONE: Used = Used {
+        cpus: 0,
+        mem_bytes: 0,
+        gpus: 0,
+        jobs: 0,
+        gpu_ids: BTreeMap::new(),
+        unnumbered_gpus: 0,
+        named: BTreeMap::new(),
+    };
+
+    fn take(&mut self, gpus: u32, given: Option<&Given>) {
+        self.gpus += u64::from(gpus);
+        let ids = given.map_or(&[][..], |given| &given.gpus);
+        self.unnumbered_gpus += u64::from(gpus).saturating_sub(ids.len() as u64);
+        for id in ids {
+            *self.gpu_ids.entry(*id).or_default() += 1;
+        }
+        add(&mut self.named, given.map(|given| &given.node));
+    }
+
+    fn give_back(&mut self, gpus: u32, given: Option<&Given>) {
+        self.gpus -= u64::from(gpus);
+        let ids = given.map_or(&[][..], |given| &given.gpus);
+        self.unnumbered_gpus -= u64::from(gpus).saturating_sub(ids.len() as u64);
+        for id in ids {
+            if let Some(count) = self.gpu_ids.get_mut(id) {
+                *count -= 1;
+                if *count == 0 {
+                    self.gpu_ids.remove(id);
+                }
+            }
+        }
+        subtract(&mut self.named, given.map(|given| &given.node));
+    }
+}
+
+/// Of an agent that has nothing.
+pub(super) static UNUSED: Used = Used::NONE;
+
+fn add(sums: &mut Amounts, more: Option<&Amounts>) {
+    for (name, amount) in more.into_iter().flatten() {
+        *sums.entry(Arc::clone(name)).or_default() += amount;
+    }
+}
+
+fn subtract(sums: &mut Amounts, less: Option<&Amounts>) {
+    for (name, amount) in less.into_iter().flatten() {
+        if let Some(sum) = sums.get_mut(name) {
+            *sum -= amount;
+            if *sum == 0 {
+                sums.remove(name);
+            }
+        }
+    }
 }
 
 /// Indexes over the table.
@@ -55,6 +121,8 @@ pub(super) struct Indexes {
     pub waiting: BTreeMap<Arc<str>, BTreeSet<TaskId>>,
     /// What the live attempts and those closed ones bind.
     pub used: BTreeMap<Arc<str>, Used>,
+    /// What they, and what is left over, bind of what the cluster offers.
+    pub cluster: Amounts,
     /// Unknown tasks by `transient_since` in led ms.
     pub unknown: BTreeSet<(u64, TaskId)>,
     /// Runs with a limit, by when they are past it and their grace, led ms.
@@ -75,8 +143,9 @@ pub(super) struct Indexes {
 
 impl Indexes {
     /// Built from first principles.
-    pub fn of(table: &Table, policy: &Policy) -> Indexes {
+    pub fn of(table: &Table, leftovers: &Leftovers, policy: &Policy) -> Indexes {
         let mut indexes = Indexes { ranking: Ranking::of(policy), ..Indexes::default() };
+        leftovers.all().for_each(|(_, leftover)| indexes.add_leftover(leftover));
         for (id, slot) in table.slots() {
             match slot {
                 Slot::Job(job) => {
@@ -241,8 +310,9 @@ impl Indexes {
             let used = self.used.entry(Arc::clone(&grant.agent)).or_default();
             used.cpus += u64::from(grant.cpus);
             used.mem_bytes += grant.mem_bytes;
-            used.gpus += u64::from(grant.gpus);
+            used.take(grant.gpus, grant.given.as_deref());
             used.jobs += 1;
+            add(&mut self.cluster, grant.given.as_deref().map(|given| &given.cluster));
             let cpus = u64::from(grant.cpus);
             self.bind(job, |bound| {
                 bound.tasks += 1;
@@ -293,12 +363,35 @@ impl Indexes {
         if let Some(used) = self.used.get_mut(&grant.agent) {
             used.cpus -= u64::from(grant.cpus);
             used.mem_bytes -= grant.mem_bytes;
-            used.gpus -= u64::from(grant.gpus);
+            used.give_back(grant.gpus, grant.given.as_deref());
             used.jobs -= 1;
-            if used.jobs == 0 {
+            if *used == Used::NONE {
                 self.used.remove(&grant.agent);
             }
         }
+        subtract(&mut self.cluster, grant.given.as_deref().map(|given| &given.cluster));
+    }
+
+    /// Enters what an attempt that is over still binds.
+    pub fn add_leftover(&mut self, leftover: &Leftover) {
+        if let Some(given) = leftover.on_node() {
+            let used = self.used.entry(Arc::clone(&leftover.grant.agent)).or_default();
+            used.take(given.gpus.len() as u32, Some(given));
+        }
+        add(&mut self.cluster, leftover.of_cluster().map(|given| &given.cluster));
+    }
+
+    /// Takes that out again.
+    pub fn remove_leftover(&mut self, leftover: &Leftover) {
+        if let Some(given) = leftover.on_node()
+            && let Some(used) = self.used.get_mut(&leftover.grant.agent)
+        {
+            used.give_back(given.gpus.len() as u32, Some(given));
+            if *used == Used::NONE {
+                self.used.remove(&leftover.grant.agent);
+            }
+        }
+        subtract(&mut self.cluster, leftover.of_cluster().map(|given| &given.cluster));
     }
 
     /// Tasks that have not ended.

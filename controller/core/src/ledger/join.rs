@@ -39,6 +39,7 @@ impl Ledger {
         }
         self.enter_session(join, journal);
         self.prove_rebooted(&join.agent_id);
+        self.leftovers_rebooted(&join.agent_id.as_str().into());
         Ok(Outcome::AgentUp)
     }
 

@@ -60,6 +60,7 @@ impl Ledger {
         if page.last {
             let seen = agent.judging.take().map(|judging| judging.seen).unwrap_or_default();
             self.prove_missing(page, &seen);
+            self.leftovers_judged(page, &seen);
             self.judge_missing(page, &seen, &mut outcome);
             self.losses_judged(page);
             self.open_session(&page.agent_id);
@@ -186,7 +187,7 @@ impl Ledger {
             journal: Arc::clone(&agent.journal),
         };
         if let Some(token) = item.token {
-            self.adopt(&by, token, id);
+            self.adopt(&by, token, id, &item.gpus);
         }
     }
 
@@ -233,6 +234,8 @@ impl Ledger {
             grant.journal = Arc::clone(&agent.journal);
             grant.boot = Arc::clone(&agent.boot);
         }
+        // Of an attempt that a fact alone made this ledger adopt: nobody knew which it has.
+        grant.number_gpus(&item.gpus);
         let after = claimed(grant, job, item, self.led_ms);
         let to = after.kind();
         let who = Who::Agent(page.agent_id.as_str().into());
@@ -308,6 +311,13 @@ impl Ledger {
                 self.prove(id, Proof::Manifest, who.clone());
             }
         }
+    }
+
+    /// What is over and the manifest lacks holds nothing there any more.
+    fn leftovers_judged(&mut self, page: &v1::ManifestCommand, seen: &BTreeSet<AttemptId>) {
+        let Some(agent) = self.agents.get(page.agent_id.as_str()) else { return };
+        let (id, up_order) = (Arc::clone(&agent.id), agent.up_order);
+        self.leftovers_missing(&id, |grant| judges(page, up_order, grant), seen);
     }
 
     fn send_again(&mut self, id: TaskId, incarnation: u64) {

@@ -211,6 +211,18 @@ impl Agent {
         self.join.resources.as_ref().map_or(0, |r| r.gpus)
     }
 
+    /// How much it offers of a named consumable.
+    pub fn offers(&self, name: &str) -> u64 {
+        let resources = self.join.resources.as_ref();
+        resources.and_then(|r| r.resources.get(name)).copied().unwrap_or(0)
+    }
+
+    /// Named consumables that it offers.
+    pub fn resources(&self) -> impl Iterator<Item = (&str, u64)> {
+        let all = self.join.resources.iter().flat_map(|r| &r.resources);
+        all.map(|(name, amount)| (name.as_str(), *amount))
+    }
+
     /// Value of a label.
     pub fn label(&self, key: &str) -> Option<&str> {
         self.join.resources.as_ref()?.labels.get(key).map(String::as_str)

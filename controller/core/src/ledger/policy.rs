@@ -1,12 +1,17 @@
 //! The values of the cluster that the ledger uses (design 7, marked *), and what they may be.
 
+use super::given::{Amounts, RESOURCE_NAME_RULE, is_resource_name};
 use super::number::{WEIGHT_MAX, Weights};
 use super::outcome::Rejection;
 use super::submit::PRIORITY;
 use proto::v1::{OnDisconnect, Policy, QueuePolicy};
+use std::collections::BTreeMap;
 
 /// Most queues: each is looked at by name, one after the other.
 const QUEUES_MAX: usize = 256;
+
+/// Most named consumables of the cluster: each of a pass is looked at by name.
+const OFFERED_MAX: usize = 256;
 
 /// Longest name of a queue, in bytes.
 const QUEUE_NAME_MAX: usize = 64;
@@ -26,6 +31,7 @@ pub(super) fn default_policy() -> Policy {
         fence_after_ms: 10 * 60 * 1000,
         default_time_ms: None,
         max_time_ms: None,
+        resources: BTreeMap::new(),
         priority_weight: Some(weights.priority),
         age_weight: Some(weights.age),
         share_weight: Some(weights.share),
@@ -60,6 +66,7 @@ pub fn judge(policy: &Policy) -> Result<Policy, Rejection> {
         fence_after_ms: or(policy.fence_after_ms, default.fence_after_ms),
         default_time_ms: policy.default_time_ms.filter(|ms| *ms > 0),
         max_time_ms: policy.max_time_ms.filter(|ms| *ms > 0),
+        resources: resources(&policy.resources)?,
         priority_weight: weight("policy.priority_weight", policy.priority_weight, 0)?
             .or(default.priority_weight),
         age_weight: weight("policy.age_weight", policy.age_weight, 1)?.or(default.age_weight),
@@ -99,6 +106,25 @@ fn weight(field: &'static str, given: Option<u32>, least: u32) -> Result<Option<
         }
         given => Ok(given),
     }
+}
+
+/// Named consumables of the cluster. None of one is a value: nobody gets it for now.
+fn resources(given: &BTreeMap<String, u64>) -> Result<BTreeMap<String, u64>, Rejection> {
+    if given.len() > OFFERED_MAX {
+        let why = format!("{} given, at most {OFFERED_MAX}", given.len());
+        return Err(Rejection::malformed("policy.resources", why));
+    }
+    match given.keys().find(|name| !is_resource_name(name)) {
+        Some(name) => {
+            Err(Rejection::malformed("policy.resources", format!("{name:?}: {RESOURCE_NAME_RULE}")))
+        }
+        None => Ok(given.clone()),
+    }
+}
+
+/// What of a policy the ledger keeps at hand.
+pub(super) fn offers(policy: &Policy) -> Amounts {
+    policy.resources.iter().map(|(name, all)| (name.as_str().into(), *all)).collect()
 }
 
 /// Queues in order of their names, each once.

@@ -128,7 +128,7 @@ impl Ledger {
     }
 
     /// Whether nothing of the attempt that ends now can still live.
-    fn dead(&self, id: TaskId, reason: &ExitReason, told: &Told) -> bool {
+    pub(super) fn dead(&self, id: TaskId, reason: &ExitReason, told: &Told) -> bool {
         let grant = self.job(id).and_then(|job| job.state.live_grant());
         let rebooted = grant.is_some_and(|grant| self.rebooted_since(grant));
         told.gone || Mutant::RetryWithoutProof.active() || !reason.without_word() || rebooted

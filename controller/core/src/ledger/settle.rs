@@ -8,7 +8,7 @@ use super::request::{REMEMBERED_MAX, REQUEST_WINDOW_MS};
 use super::state::{Ended, Started, State};
 use super::table::{Entry, Remembered, Slot};
 use proto::mutants::Mutant;
-use proto::{TaskId, v1};
+use proto::{AttemptId, TaskId, v1};
 use std::sync::Arc;
 
 /// Attempts that may be closed through no fault of the job before it ends `start-failed`
@@ -92,10 +92,28 @@ impl Ending {
 impl Ledger {
     /// Ends a live task.
     pub(super) fn end(&mut self, id: TaskId, done: bool, reason: ExitReason, told: Told, who: Who) {
+        self.leave_behind(id, &reason, &told);
         let ending = self.ending(done, reason, told, who);
         self.update(id, |job| ending.end(job));
         if done {
             self.won(id);
+        }
+    }
+
+    /// What an attempt holds that may outlive its end stays bound: the live one, if nobody knows that it is
+    /// dead, and the closed one that a retry waits for, which no longer comes.
+    fn leave_behind(&mut self, id: TaskId, reason: &ExitReason, told: &Told) {
+        let Some(job) = self.job(id) else { return };
+        let left = match job.state.fence() {
+            Some(fence) => Some((fence.attempt, fence.grant.clone(), fence.kind, true)),
+            None if self.dead(id, reason, told) => None,
+            None => job
+                .state
+                .live_grant()
+                .map(|grant| (job.attempt, grant.clone(), reason.kind(), job.started().is_some())),
+        };
+        if let Some((attempt, grant, kind, started)) = left {
+            self.leave(AttemptId { task: id, attempt }, &grant, kind, started);
         }
     }
 

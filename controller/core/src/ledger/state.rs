@@ -2,6 +2,7 @@
 //! The legal moves between them are the table in `moves.rs` and `docs/job-states.md`.
 
 use super::exit::ExitReason;
+use super::given::Given;
 use proto::{OrderId, v1, v1::ExitKind};
 use std::sync::Arc;
 
@@ -66,8 +67,10 @@ pub struct Grant {
     pub cpus: u32,
     /// Memory granted, in bytes.
     pub mem_bytes: u64,
-    /// GPUs granted.
+    /// How many GPUs are granted.
     pub gpus: u32,
+    /// Which, and named consumables; `None`: nothing of that.
+    pub given: Option<Arc<Given>>,
     /// Wall time of the `Assign`, UTC ms.
     pub wall_ms: u64,
     /// The node's boot id when it was given or claimed: its tree cannot outlive that boot. Empty:

@@ -5,6 +5,7 @@ use super::array::Array;
 use super::blobs::{Blob, Hash, Interned, Spec};
 use super::book::Ledger;
 use super::depend::Waits;
+use super::given;
 use super::job::Job;
 use super::outcome::{Outcome, Rejection};
 use super::ranges::Ranges;
@@ -77,6 +78,7 @@ impl Ledger {
         let spec = self.spec_blob(content.spec, blobs)?;
         judge_spec(&spec.spec, content.stdin.is_some())?;
         retry::judge(&spec.spec, &self.policy)?;
+        given::judge(&spec.spec.resources)?;
         let env = self.blob("env_hash", content.env, blobs)?;
         let stdin = content.stdin.map(|hash| self.blob("stdin_hash", hash, blobs)).transpose()?;
         self.judge_queue(&spec.spec, by)?;

@@ -4,6 +4,7 @@ use super::blobs::{Blob, Hash, Spec};
 use super::book::{Counters, Ledger};
 use super::deferred::Deferred;
 use super::exit::ExitReason;
+use super::given::Given;
 use super::ids::Opening;
 use super::image::IMAGE_FORMAT;
 use super::image_parts::{kind_code, verb_code};
@@ -12,6 +13,7 @@ use super::job::{CancelIntent, Intents, Job, LimitIntent, SignalRequest, Suspend
 use super::limit::{changes_of, limit_of};
 use super::memory::{Edit, Edits, Verb};
 use super::node::{Agent, Bygone, DownWhy, FactsLost, Judging, NodeFault, Session};
+use super::policy;
 use super::request::RequestId;
 use super::state::{Ended, Fence, Grant, Kind, Late, Run, Started, State, Unknown, Was};
 use super::table::{Remembered, Slot};
@@ -115,6 +117,7 @@ impl Reader {
             }
             image_record::Kind::Deferred(deferred) => self.deferred(deferred),
             image_record::Kind::Dependencies(waits) => self.dependencies(&waits),
+            image_record::Kind::Leftover(leftover) => self.leftover(&leftover),
             image_record::Kind::End(end) => {
                 self.ended = end.records == self.records;
                 let closed = self.close_array();
@@ -128,7 +131,8 @@ impl Reader {
         if !self.ended {
             return Err(ImageError::Broken { record: self.records, what: "the end is missing" });
         }
-        self.ledger.index = Indexes::of(&self.ledger.jobs, &self.ledger.policy);
+        let ledger = &mut self.ledger;
+        ledger.index = Indexes::of(&ledger.jobs, &ledger.leftovers, &ledger.policy);
         self.ledger.waits = Dependants::of(&self.ledger.jobs);
         Ok(self.ledger)
     }
@@ -154,6 +158,7 @@ impl Reader {
         ledger.next_job_id = JobId(head.next_job_id);
         ledger.skipped = head.skipped.iter().map(|ids| (JobId(ids.from), JobId(ids.to))).collect();
         ledger.policy = head.policy.ok_or_else(|| broken("a head without policy"))?;
+        ledger.offers = Arc::new(policy::offers(&ledger.policy));
         ledger.request_floor_wall_ms = head.request_floor_wall_ms;
         ledger.counters = Counters::from_map(&head.counters);
         Ok(())
@@ -504,7 +509,7 @@ fn session(code: u32) -> Result<Session, Broken> {
     })
 }
 
-fn attempt(wire: &v1::AttemptRef) -> Result<AttemptId, Broken> {
+pub(super) fn attempt(wire: &v1::AttemptRef) -> Result<AttemptId, Broken> {
     AttemptId::from_wire(Some(wire)).map_err(|_| "a reference to no attempt")
 }
 
@@ -526,7 +531,7 @@ fn fault(image: v1::ImageFault) -> Result<NodeFault, Broken> {
     })
 }
 
-fn grant_of(image: &v1::ImageGrant, agent: Arc<str>) -> Grant {
+pub(super) fn grant_of(image: &v1::ImageGrant, agent: Arc<str>) -> Grant {
     Grant {
         agent,
         incarnation: image.incarnation,
@@ -536,6 +541,7 @@ fn grant_of(image: &v1::ImageGrant, agent: Arc<str>) -> Grant {
         cpus: image.cpus,
         mem_bytes: image.mem_bytes,
         gpus: image.gpus,
+        given: Given::thaw(image),
         wall_ms: image.wall_ms,
         boot: image.boot_id.as_slice().into(),
         lease_ms: image.lease_ms,

@@ -75,6 +75,7 @@ impl Reader {
                 proof: proof(image.b)?,
                 to: kind(number(image.c)?)?,
             },
+            51 => What::Freed { attempt: number(image.a)?, proof: proof(image.b)? },
             23 => {
                 What::LateAttempt { attempt: number(image.a)?, kind: exit_kind(image.b)?, status }
             }

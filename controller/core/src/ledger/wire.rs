@@ -5,6 +5,7 @@ use super::book::Ledger;
 use super::cause::What;
 use super::deferred::Deferred;
 use super::exit::{ExitReason, Finish, WaitEnd, judge};
+use super::given::to_map;
 use super::job::Job;
 use super::state::{Grant, Kind, State, StateName};
 use crate::scheduler::{self, Outlook, Why};
@@ -50,6 +51,8 @@ impl Job {
             cpus: self.ask().cpus,
             mem_bytes: self.ask().mem_bytes,
             gpus: self.ask().gpus,
+            resources: to_map(&self.ask().resources),
+            gpu_ids: self.gpu_ids().to_vec(),
             time_limit_ms: self.time_limit_ms(),
             warn: spec.warn,
             retry_of: spec.retry_of,

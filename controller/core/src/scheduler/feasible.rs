@@ -6,6 +6,7 @@ use crate::ledger::{Agent, Ask};
 use crate::words;
 use proto::{JobId, TaskId};
 use std::fmt;
+use std::sync::Arc;
 
 /// Why a node does not take a task.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,14 +23,10 @@ pub enum Refusal {
         /// Value asked for.
         value: String,
     },
-    /// It could never run it.
+    /// It could never run it: of these it has too little in all.
     TooSmall {
-        /// Of what.
-        what: Resource,
-        /// How much is asked.
-        asked: u64,
-        /// How much it has in all.
-        has: u64,
+        /// What is short.
+        short: Vec<Short>,
     },
     /// It gets no new tasks until it is undrained.
     Drained {
@@ -57,14 +54,10 @@ pub enum Refusal {
         /// The id.
         job: JobId,
     },
-    /// It is in use.
+    /// It is in use: of these too little is free.
     Busy {
-        /// Of what.
-        what: Resource,
-        /// How much is asked.
-        asked: u64,
-        /// How much is free.
-        free: u64,
+        /// What is short.
+        short: Vec<Short>,
     },
     /// It is kept for a task that comes before, and this one could delay that.
     KeptFor {
@@ -85,8 +78,19 @@ pub enum Refusal {
     },
 }
 
-/// What nodes have.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Something of which there is less than is asked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Short {
+    /// Of what.
+    pub what: Resource,
+    /// How much is asked.
+    pub asked: u64,
+    /// How much there is.
+    pub has: u64,
+}
+
+/// What nodes have, and the cluster.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Resource {
     /// Cpus.
     Cpus,
@@ -94,6 +98,8 @@ pub enum Resource {
     Memory,
     /// GPUs.
     Gpus,
+    /// A named consumable.
+    Named(Arc<str>),
 }
 
 /// A node that runs a stray of that id would refuse the order: two attempts of one task never live at
@@ -114,6 +120,16 @@ pub fn feasible(ask: &Ask, agent: &Agent, free: &Free, led_ms: u64) -> Option<Re
     CONSTRAINTS.iter().find_map(|constraint| constraint(ask, agent, free, led_ms))
 }
 
+/// All of them. What will never be is told alone: it does not help to know what is in use beside.
+pub fn refusals(ask: &Ask, agent: &Agent, free: &Free, led_ms: u64) -> Vec<Refusal> {
+    let all = CONSTRAINTS.iter().filter_map(|constraint| constraint(ask, agent, free, led_ms));
+    let mut all: Vec<Refusal> = all.collect();
+    if all.iter().any(Refusal::never) {
+        all.retain(Refusal::never);
+    }
+    all
+}
+
 fn named(ask: &Ask, agent: &Agent, _: &Free, _: u64) -> Option<Refusal> {
     let asked = ask.node.as_ref()?;
     (asked != agent.name()).then(|| Refusal::OtherNode { asked: asked.clone() })
@@ -125,15 +141,17 @@ fn labelled(ask: &Ask, agent: &Agent, _: &Free, _: u64) -> Option<Refusal> {
     Some(Refusal::Label { key: key.clone(), value: value.clone() })
 }
 
-fn large_enough(ask: &Ask, agent: &Agent, _: &Free, _: u64) -> Option<Refusal> {
-    let all = Free {
-        cpus: u64::from(agent.cpus()),
-        mem_bytes: agent.mem_bytes(),
-        gpus: u64::from(agent.gpus()),
-        on_trial: false,
-    };
-    let (what, asked, has) = shortage(ask, &all)?;
-    Some(Refusal::TooSmall { what, asked, has })
+fn large_enough(ask: &Ask, agent: &Agent, free: &Free, _: u64) -> Option<Refusal> {
+    let least = [
+        (Resource::Cpus, u64::from(ask.cpus), u64::from(agent.cpus())),
+        (Resource::Memory, ask.mem_bytes, agent.mem_bytes()),
+        (Resource::Gpus, u64::from(ask.gpus), u64::from(agent.gpus())),
+    ];
+    let named = free
+        .of_node(ask)
+        .map(|(name, asked)| (Resource::Named(Arc::clone(name)), asked, agent.offers(name)));
+    let short: Vec<Short> = least.into_iter().chain(named).filter_map(Short::of).collect();
+    (!short.is_empty()).then_some(Refusal::TooSmall { short })
 }
 
 fn not_drained(_: &Ask, agent: &Agent, _: &Free, _: u64) -> Option<Refusal> {
@@ -156,19 +174,46 @@ fn not_on_trial(_: &Ask, agent: &Agent, free: &Free, _: u64) -> Option<Refusal> 
 }
 
 fn free_enough(ask: &Ask, _: &Agent, free: &Free, _: u64) -> Option<Refusal> {
-    let (what, asked, free) = shortage(ask, free)?;
-    Some(Refusal::Busy { what, asked, free })
+    let short: Vec<Short> = shortages(ask, free).collect();
+    (!short.is_empty()).then_some(Refusal::Busy { short })
 }
 
-/// What of the ask is not there: of what, how much is asked, and how much there is.
-pub(super) fn shortage(ask: &Ask, has: &Free) -> Option<(Resource, u64, u64)> {
-    [
+/// What of the ask is not there, of all that a node gives.
+pub(super) fn shortages(ask: &Ask, has: &Free) -> impl Iterator<Item = Short> {
+    let least = [
         (Resource::Cpus, u64::from(ask.cpus), has.cpus),
         (Resource::Memory, ask.mem_bytes, has.mem_bytes),
         (Resource::Gpus, u64::from(ask.gpus), has.gpus),
-    ]
-    .into_iter()
-    .find(|(_, asked, has)| asked > has)
+    ];
+    let named = has.of_node(ask).map(|(name, asked)| {
+        (Resource::Named(Arc::clone(name)), asked, has.named.get(name).copied().unwrap_or(0))
+    });
+    least.into_iter().chain(named).filter_map(Short::of)
+}
+
+impl Short {
+    /// Of what is asked, and what there is; `None`: there is enough.
+    pub(super) fn of((what, asked, has): (Resource, u64, u64)) -> Option<Short> {
+        (asked > has).then_some(Short { what, asked, has })
+    }
+
+    /// How much is missing, in permille of what is asked.
+    pub(super) fn missing(&self) -> u64 {
+        let part = u128::from(self.asked - self.has) * 1_000 / u128::from(self.asked.max(1));
+        u64::try_from(part).unwrap_or(1_000)
+    }
+
+    /// `cpus: 4 asked, 2 free`.
+    fn told(&self, left: &str) -> String {
+        let (asked, has) = (self.what.amount(self.asked), self.what.amount(self.has));
+        format!("{}: {asked} asked, {has} {left}", self.what)
+    }
+}
+
+/// All that is short, in one line.
+pub(super) fn told(short: &[Short], left: &str) -> String {
+    let told: Vec<String> = short.iter().map(|short| short.told(left)).collect();
+    told.join("; ")
 }
 
 impl Refusal {
@@ -179,10 +224,10 @@ impl Refusal {
 }
 
 impl Resource {
-    fn amount(self, n: u64) -> String {
+    pub(super) fn amount(&self, n: u64) -> String {
         match self {
             Resource::Memory => words::size(n),
-            Resource::Cpus | Resource::Gpus => n.to_string(),
+            Resource::Cpus | Resource::Gpus | Resource::Named(_) => n.to_string(),
         }
     }
 }
@@ -193,6 +238,7 @@ impl fmt::Display for Resource {
             Resource::Cpus => "cpus",
             Resource::Memory => "memory",
             Resource::Gpus => "gpus",
+            Resource::Named(name) => name,
         })
     }
 }
@@ -202,10 +248,7 @@ impl fmt::Display for Refusal {
         match self {
             Refusal::OtherNode { asked } => write!(f, "node {asked} is asked for"),
             Refusal::Label { key, value } => write!(f, "label {key}={value} is asked for"),
-            Refusal::TooSmall { what, asked, has } => {
-                let (asked, has) = (what.amount(*asked), what.amount(*has));
-                write!(f, "{what}: {asked} asked, {has} in all")
-            }
+            Refusal::TooSmall { short } => f.write_str(&told(short, "in all")),
             Refusal::Drained { why } => f.write_str(why),
             Refusal::KeptOut { step, message, left_ms } => {
                 let left = words::duration(*left_ms);
@@ -219,10 +262,7 @@ impl fmt::Display for Refusal {
                 "another job that has the id {job} still runs there, which this log forgot: docket \
                  nodes --strays"
             ),
-            Refusal::Busy { what, asked, free } => {
-                let (asked, free) = (what.amount(*asked), what.amount(*free));
-                write!(f, "{what}: {asked} asked, {free} free")
-            }
+            Refusal::Busy { short } => f.write_str(&told(short, "free")),
             Refusal::KeptFor { task, at_wall_ms: Some(at) } => {
                 let at = words::time_of_day(*at);
                 write!(f, "kept for {task}, which starts there by {at}: this one could delay that")

@@ -3,6 +3,7 @@
 use super::feasible::{Refusal, feasible};
 use super::order::{Head, heads};
 use super::place::choose;
+use super::pool::Missing;
 use super::reserve::{Reservations, Soonest};
 use super::rooms::{KeptBy, Rooms};
 use super::view::{Free, View};
@@ -90,6 +91,8 @@ pub(super) struct Pass<'a> {
 pub(super) enum Left {
     /// A limit is reached.
     Limit(KeptBy),
+    /// The cluster has too little of what it offers.
+    Cluster(Missing),
     /// No node takes it now.
     NoRoom,
 }
@@ -121,6 +124,9 @@ impl<'a> Pass<'a> {
             } else if let Some(by) = self.rooms.keeps(head.task, head.line) {
                 self.limited(&head, by);
                 heads.refused();
+            } else if let Some(missing) = self.view.pool.missing(&head.line.ask) {
+                self.cluster_short(&head, missing);
+                heads.refused();
             } else if let Some(node) = self.node_for(&head, alone) {
                 self.place(node, &head);
                 heads.placed();
@@ -143,7 +149,8 @@ impl<'a> Pass<'a> {
 
     fn place(&mut self, node: usize, head: &Head<'a>) {
         let Some((agent, free)) = self.view.nodes.get_mut(node) else { return };
-        *free = free.without(&head.line.ask);
+        free.take(&head.line.ask);
+        self.view.pool.take(&head.line.ask);
         free.on_trial |= agent.fault().is_some();
         let attempt = AttemptId { task: head.task, attempt: head.job.attempt() };
         self.plan.placements.push(placement(attempt, agent));
@@ -160,6 +167,16 @@ impl<'a> Pass<'a> {
         self.left.insert(head.line, Left::Limit(by));
     }
 
+    /// The cluster has too little of something: what is free of all that it asks is kept for it, if it could
+    /// start otherwise. Else those behind it, that ask for less, would go on taking it.
+    fn cluster_short(&mut self, head: &Head<'a>, missing: Missing) {
+        if missing.could_start() && !self.nodes_of(head).is_empty() {
+            self.view.pool.keep(head.task, &head.line.ask);
+        }
+        self.plan.unplaced.push(Unplaced { task: head.task, ask: Arc::clone(&head.line.ask) });
+        self.left.insert(head.line, Left::Cluster(missing));
+    }
+
     /// No node takes it now: one is kept for it.
     fn no_room(&mut self, head: &Head<'a>) {
         let ask = &head.line.ask;
@@ -171,6 +188,7 @@ impl<'a> Pass<'a> {
         let nodes = self.nodes_of(head);
         if self.reservations.reserve(head.task, ask, &nodes, &self.view, self.ledger) {
             self.rooms.take(head.line);
+            self.view.pool.keep(head.task, ask);
         }
     }
 

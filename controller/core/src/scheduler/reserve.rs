@@ -81,7 +81,7 @@ impl<'a> Reservations<'a> {
         if let Some(kept) = self.by_node.get_mut(&node)
             && !kept.gone_before(line, view)
         {
-            kept.spare = kept.spare.without(ask);
+            kept.spare.take(ask);
         }
     }
 
@@ -128,7 +128,7 @@ impl<'a> Reservations<'a> {
         let (agent, now) = view.nodes.get(node)?;
         let missing = now.missing(ask);
         if now.covers(ask) {
-            let (at_wall_ms, spare) = (Some(view.now_wall_ms), now.without(ask));
+            let (at_wall_ms, spare) = (Some(view.now_wall_ms), now.clone().without(ask));
             let kept = Kept { task, at_wall_ms, after: Vec::new(), spare };
             return Some(Soonest { node, kept, missing });
         }
@@ -136,7 +136,7 @@ impl<'a> Reservations<'a> {
         let placed = self.placed.get(&node).into_iter().flatten().copied();
         let mut ends: Vec<End<'_>> = held.filter_map(End::of).chain(placed).collect();
         ends.sort_by_key(|end| (end.at_wall_ms.unwrap_or(u64::MAX), end.task));
-        let (mut free, mut at_wall_ms, mut after) = (*now, None, Vec::new());
+        let (mut free, mut at_wall_ms, mut after) = (now.clone(), None, Vec::new());
         for end in &ends {
             // What ends at the same time as the last one that is needed is free by then as well.
             if at_wall_ms.is_some() && at_wall_ms < end.at_wall_ms || end.at_wall_ms.is_none() {
@@ -152,7 +152,7 @@ impl<'a> Reservations<'a> {
             }
         }
         if at_wall_ms.is_none() {
-            free = *now;
+            free = now.clone();
             after = ends.iter().map(|end| end.task).collect();
         }
         let kept = Kept { task, at_wall_ms, after, spare: free.without(ask) };

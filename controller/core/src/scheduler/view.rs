@@ -1,9 +1,11 @@
 //! What the nodes have free, as a plan sees it while it fills them.
 
-use super::feasible::shortage;
-use crate::ledger::{Agent, Ask, Grant, Job, Kind, Ledger};
+use super::feasible::{Short, shortages};
+use super::pool::Pool;
+use crate::ledger::{Agent, Amounts, Ask, Grant, Job, Kind, Ledger};
 use proto::JobId;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Who may get orders now, and what those say of themselves who may not.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -21,7 +23,7 @@ impl From<BTreeSet<String>> for Reach {
 }
 
 /// Free resources of a node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Free {
     /// Cpus.
     pub cpus: u64,
@@ -31,6 +33,12 @@ pub struct Free {
     pub gpus: u64,
     /// The node had a fault, and a task is on its way there that will show whether it works again.
     pub on_trial: bool,
+    /// Named consumables of the node.
+    pub named: Amounts,
+    /// Gpus that it has: those beyond, of before it came back with fewer, are not given again.
+    most_gpus: u32,
+    /// Named consumables of the cluster: no node gives them.
+    wide: Arc<Amounts>,
 }
 
 impl Free {
@@ -42,62 +50,100 @@ impl Free {
             on_trial: agent.fault().is_some() && ledger.held_by(agent.id()).any(under_way),
             cpus: u64::from(agent.cpus()).saturating_sub(used.cpus),
             mem_bytes: agent.mem_bytes().saturating_sub(used.mem_bytes),
-            gpus: u64::from(agent.gpus()).saturating_sub(used.gpus),
+            gpus: used.free_gpus(agent.gpus()),
+            named: agent
+                .resources()
+                .filter(|(name, _)| !ledger.offers().contains_key(*name))
+                .map(|(name, all)| (name.into(), all.saturating_sub(of(&used.named, name))))
+                .collect(),
+            most_gpus: agent.gpus(),
+            wide: Arc::clone(ledger.offers()),
         }
+    }
+
+    /// Of what an ask names, what a node gives.
+    pub(super) fn of_node<'a>(
+        &self,
+        ask: &'a Ask,
+    ) -> impl Iterator<Item = (&'a Arc<str>, u64)> + use<'a, '_> {
+        let named = ask.resources.iter().filter(|(name, _)| !self.wide.contains_key(*name));
+        named.map(|(name, amount)| (name, *amount))
     }
 
     /// After the end of an attempt that was given that much.
     pub(super) fn after(self, grant: &Grant) -> Free {
-        self.with(u64::from(grant.cpus), grant.mem_bytes, u64::from(grant.gpus))
+        let most = self.most_gpus;
+        let gpus = match grant.given.as_deref().map(|given| &given.gpus) {
+            Some(ids) if !ids.is_empty() => ids.iter().filter(|id| **id < most).count() as u64,
+            _ => u64::from(grant.gpus),
+        };
+        let mut free = self.with(u64::from(grant.cpus), grant.mem_bytes, gpus);
+        for (name, amount) in grant.given.iter().flat_map(|given| &given.node) {
+            if let Some(has) = free.named.get_mut(name) {
+                *has = has.saturating_add(*amount);
+            }
+        }
+        free
     }
 
     /// After the end of what asks for that much.
     pub(super) fn with_back(self, ask: &Ask) -> Free {
-        self.with(u64::from(ask.cpus), ask.mem_bytes, u64::from(ask.gpus))
+        let mut free = self.with(u64::from(ask.cpus), ask.mem_bytes, u64::from(ask.gpus));
+        for (name, amount) in &ask.resources {
+            if let Some(has) = free.named.get_mut(name) {
+                *has = has.saturating_add(*amount);
+            }
+        }
+        free
     }
 
     fn with(self, cpus: u64, mem_bytes: u64, gpus: u64) -> Free {
         Free {
-            on_trial: self.on_trial,
             cpus: self.cpus.saturating_add(cpus),
             mem_bytes: self.mem_bytes.saturating_add(mem_bytes),
-            gpus: self.gpus.saturating_add(gpus),
+            gpus: self.gpus.saturating_add(gpus).min(u64::from(self.most_gpus)),
+            ..self
         }
     }
 
     /// How much of the ask is missing, in permille of what is asked of each resource.
     pub(super) fn missing(&self, ask: &Ask) -> u64 {
-        let of = |asked: u64, free: u64| match asked {
-            0 => 0,
-            _ => u128::from(asked.saturating_sub(free)) * 1_000 / u128::from(asked),
-        };
-        let parts = [
-            of(u64::from(ask.cpus), self.cpus),
-            of(ask.mem_bytes, self.mem_bytes),
-            of(u64::from(ask.gpus), self.gpus),
-        ];
-        parts.iter().sum::<u128>() as u64
+        shortages(ask, self).map(|short: Short| short.missing()).sum()
     }
 
     /// Whether all of the ask fits.
     pub(super) fn covers(&self, ask: &Ask) -> bool {
-        shortage(ask, self).is_none()
+        shortages(ask, self).next().is_none()
+    }
+
+    /// A placement takes it.
+    pub(super) fn take(&mut self, ask: &Ask) {
+        self.cpus = self.cpus.saturating_sub(u64::from(ask.cpus));
+        self.mem_bytes = self.mem_bytes.saturating_sub(ask.mem_bytes);
+        self.gpus = self.gpus.saturating_sub(u64::from(ask.gpus));
+        for (name, amount) in &ask.resources {
+            if let Some(has) = self.named.get_mut(name) {
+                *has = has.saturating_sub(*amount);
+            }
+        }
     }
 
     /// After a placement.
-    pub(super) fn without(self, ask: &Ask) -> Free {
-        Free {
-            on_trial: self.on_trial,
-            cpus: self.cpus.saturating_sub(u64::from(ask.cpus)),
-            mem_bytes: self.mem_bytes.saturating_sub(ask.mem_bytes),
-            gpus: self.gpus.saturating_sub(u64::from(ask.gpus)),
-        }
+    pub(super) fn without(mut self, ask: &Ask) -> Free {
+        self.take(ask);
+        self
     }
+}
+
+fn of(amounts: &Amounts, name: &str) -> u64 {
+    amounts.get(name).copied().unwrap_or(0)
 }
 
 /// The nodes that may get orders now.
 pub(super) struct View<'a> {
     pub nodes: Vec<(&'a Agent, Free)>,
+    /// What the cluster offers, and has free.
+    pub pool: Pool,
     pub led_ms: u64,
     /// The time of the pass, wall ms.
     pub now_wall_ms: u64,
@@ -117,6 +163,7 @@ impl<'a> View<'a> {
         let now_wall_ms = ledger.wall().saturating_add(later);
         View {
             nodes,
+            pool: Pool::of(ledger),
             led_ms: ledger.led(),
             now_wall_ms,
             strays: ledger.agents().flat_map(on).collect(),

@@ -1,10 +1,11 @@
 //! Why a queued task does not start: what a pass would say of it, and what each node says.
 
-use super::feasible::{Refusal, feasible, id_taken};
+use super::feasible::{Refusal, Short, id_taken, refusals};
 use super::plan::{Left, Pass};
+use super::pool::{Missing, Pool};
 use super::reserve::Kept;
 use super::view::{Free, Reach, View};
-use crate::ledger::{Agent, DownWhy, Kind, Ledger, Line, Session};
+use crate::ledger::{Agent, Ask, DownWhy, Kind, Ledger, Line, Session};
 use proto::TaskId;
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,8 @@ pub struct Why {
     pub starts: bool,
     /// The limit that keeps it from every node, in words.
     pub limit: Option<String>,
+    /// What the cluster has too little of, which keeps it from every node as well.
+    pub cluster: Option<Missing>,
 }
 
 /// What one node says to a task.
@@ -34,6 +37,8 @@ pub struct NodeVerdict {
     pub free: Free,
     /// Why it does not take the task; `None`: it would.
     pub refusal: Option<Refusal>,
+    /// What else keeps the task from it.
+    pub more: Vec<Refusal>,
 }
 
 /// When and where a queued task can start, by the limits of what runs there.
@@ -101,18 +106,6 @@ impl<'a> Outlook<'a> {
         })
     }
 
-    /// Why an agent gets no orders now at all.
-    fn away(&self, agent: &Agent) -> Option<Refusal> {
-        let Some(reach) = self.reach else {
-            return (agent.session() != Session::Up).then(|| unreachable(agent));
-        };
-        match reach.refusing.get(&**agent.id()) {
-            _ if reach.reachable.contains(&**agent.id()) => None,
-            Some(why) => Some(Refusal::TakesNone { why: why.clone() }),
-            None => Some(unreachable(agent)),
-        }
-    }
-
     /// Why a queued task does not start; `None` if it is not queued.
     pub fn why(&self, id: impl Into<TaskId>) -> Option<Why> {
         let id = id.into();
@@ -125,22 +118,30 @@ impl<'a> Outlook<'a> {
             .agents()
             .map(|agent| {
                 let free = Free::of(agent, self.ledger);
-                // What will never be is told before what is not now.
-                let refusal = feasible(job.ask(), agent, &free, self.ledger.led());
-                let never = refusal.clone().filter(Refusal::never);
-                let refusal = never
-                    .or_else(|| self.away(agent))
-                    .or_else(|| id_taken(agent, id.job))
-                    .or(refusal)
-                    .or_else(|| looked.kept_for(agent, &line).filter(|_| !starts));
-                let (agent_id, name) = (Arc::clone(agent.id()), agent.name().to_owned());
-                NodeVerdict { agent_id, name, free, refusal }
+                let mut verdict = look(self.ledger, agent, job.ask(), self.reach, free);
+                if !verdict.never() {
+                    verdict.refuse_also(id_taken(agent, id.job));
+                }
+                if verdict.refusal.is_none() {
+                    verdict.refusal = looked.kept_for(agent, &line).filter(|_| !starts);
+                }
+                verdict
             })
             .collect();
         nodes.sort_by(|a, b| (&a.name, &a.agent_id).cmp(&(&b.name, &b.agent_id)));
         let limit = self.limit(id, &line);
-        let summary = limit.clone().unwrap_or_else(|| summary(&nodes));
-        Some(Why { summary, nodes, starts, limit })
+        let cluster = self.cluster(id, &line);
+        let summary = match (&limit, &cluster) {
+            (None, None) => closest(&nodes),
+            (limit, cluster) => {
+                let limit = limit.iter().cloned().chain(cluster.iter().map(Missing::to_string));
+                // What keeps it from the nodes as well is to be told: it stays when this has gone.
+                let room = cluster.is_none() || nodes.iter().any(|node| node.refusal.is_none());
+                let nodes = (!room && !nodes.is_empty()).then(|| closest(&nodes));
+                limit.chain(nodes).collect::<Vec<_>>().join("; ")
+            }
+        };
+        Some(Why { summary, nodes, starts, limit, cluster })
     }
 
     /// The limit that keeps a task from every node, in words.
@@ -152,6 +153,16 @@ impl<'a> Outlook<'a> {
         let looked = self.looked();
         match looked.pass.left.get(line).filter(|_| !looked.placed.contains(&id))? {
             Left::Limit(by) => Some(by.words(self.ledger)),
+            Left::Cluster(_) | Left::NoRoom => None,
+        }
+    }
+
+    /// What the cluster has too little of for a task. One that another limit keeps was not asked in the pass.
+    fn cluster(&self, id: TaskId, line: &Line) -> Option<Missing> {
+        let looked = self.looked();
+        match looked.pass.left.get(line).filter(|_| !looked.placed.contains(&id))? {
+            Left::Cluster(missing) => Some(missing.clone()),
+            Left::Limit(_) => Pool::of(self.ledger).missing(&line.ask),
             Left::NoRoom => None,
         }
     }
@@ -164,6 +175,7 @@ impl<'a> Outlook<'a> {
         let (number, kept, reserved) = match pass.reservations.of(id) {
             Some((number, kept)) => (number, kept.clone(), true),
             None if self.limit(id, &Line::of(job)).is_some() => return None,
+            None if self.cluster(id, &Line::of(job)).is_some() => return None,
             None => {
                 let soonest = pass.soonest(id, job.ask())?;
                 (soonest.node, soonest.kept, false)
@@ -186,6 +198,63 @@ impl Looked<'_> {
     }
 }
 
+/// What a node says to an ask. What will never be is told before what is not now.
+pub(super) fn look(
+    ledger: &Ledger,
+    agent: &Agent,
+    ask: &Ask,
+    reach: Option<&Reach>,
+    free: Free,
+) -> NodeVerdict {
+    let mut all = refusals(ask, agent, &free, ledger.led());
+    if !all.iter().any(Refusal::never)
+        && let Some(away) = away(agent, reach)
+    {
+        all.insert(0, away);
+    }
+    let (agent_id, name) = (Arc::clone(agent.id()), agent.name().to_owned());
+    let mut all = all.into_iter();
+    let refusal = all.next();
+    NodeVerdict { agent_id, name, free, refusal, more: all.collect() }
+}
+
+/// Why an agent gets no orders now at all.
+fn away(agent: &Agent, reach: Option<&Reach>) -> Option<Refusal> {
+    let Some(reach) = reach else {
+        return (agent.session() != Session::Up).then(|| unreachable(agent));
+    };
+    match reach.refusing.get(&**agent.id()) {
+        _ if reach.reachable.contains(&**agent.id()) => None,
+        Some(why) => Some(Refusal::TakesNone { why: why.clone() }),
+        None => Some(unreachable(agent)),
+    }
+}
+
+impl NodeVerdict {
+    /// Whether waiting alone cannot help.
+    pub fn never(&self) -> bool {
+        self.refusal.as_ref().is_some_and(Refusal::never)
+    }
+
+    /// Why it does not take the task, all of it, in words.
+    pub fn words(&self) -> Option<String> {
+        let all: Vec<String> =
+            self.refusal.iter().chain(&self.more).map(Refusal::to_string).collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+
+    fn refuse_also(&mut self, refusal: Option<Refusal>) {
+        match (&self.refusal, refusal) {
+            (None, refusal) => self.refusal = refusal,
+            // Before what is in use: that may pass sooner.
+            (Some(Refusal::Busy { .. }), Some(also)) => {
+                self.more.extend(self.refusal.replace(also));
+            }
+            (Some(_), also) => self.more.extend(also),
+        }
+    }
+}
+
 fn unreachable(agent: &Agent) -> Refusal {
     let why = match agent.session() {
         Session::Joining => "its manifest is not judged yet",
@@ -197,19 +266,19 @@ fn unreachable(agent: &Agent) -> Refusal {
 }
 
 /// The most helpful of the reasons: that of the node which could take it soonest.
-fn summary(nodes: &[NodeVerdict]) -> String {
+pub(super) fn closest(nodes: &[NodeVerdict]) -> String {
     if nodes.is_empty() {
         return "no node has joined".to_owned();
     }
     let rank = |node: &NodeVerdict| match &node.refusal {
         None => (0, 0),
         Some(Refusal::KeptFor { .. }) => (0, 1),
-        Some(Refusal::Busy { free, .. }) => (1, u64::MAX - free),
+        Some(Refusal::Busy { short }) => (1, u64::MAX - short.first().map_or(0, |s| s.has)),
         Some(Refusal::IdTaken { .. } | Refusal::OnTrial { .. }) => (2, 0),
         Some(Refusal::Drained { .. }) => (3, 1),
         Some(Refusal::KeptOut { left_ms, .. }) => (2, *left_ms),
         Some(Refusal::TakesNone { .. } | Refusal::Unreachable { .. }) => (3, 0),
-        Some(Refusal::TooSmall { asked, has, .. }) => (4, 1_000 - permille(*has, *asked)),
+        Some(Refusal::TooSmall { short }) => (4, short.iter().map(Short::missing).sum()),
         Some(Refusal::OtherNode { .. } | Refusal::Label { .. }) => (5, 0),
     };
     let Some(best) = nodes.iter().min_by_key(|node| rank(node)) else { return String::new() };
@@ -224,10 +293,4 @@ fn summary(nodes: &[NodeVerdict]) -> String {
         }
         Some(refusal) => format!("{} {refusal}", best.name),
     }
-}
-
-/// How much of what is asked a node has that is too small for it.
-fn permille(has: u64, asked: u64) -> u64 {
-    let part = u128::from(has) * 1_000 / u128::from(asked.max(1));
-    u64::try_from(part).unwrap_or(1_000).min(1_000)
 }

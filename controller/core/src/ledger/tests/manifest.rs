@@ -142,7 +142,7 @@ fn an_evicted_job_is_killed_and_an_id_of_the_future_is_listed() {
     world.tick();
     assert!(world.ledger.evicted(job));
     rejoin(&mut world);
-    let future = v1::ManifestItem { attempt: Some(attempt_ref(JobId(50), 1)), ..item };
+    let future = v1::ManifestItem { attempt: Some(attempt_ref(JobId(50), 1)), ..item.clone() };
     let outcome = judged(world.at_join(N1, vec![item, future]));
     assert_eq!((outcome.kill, outcome.strays), (vec![id(job, 1)], vec![id(JobId(50), 1)]));
     let strays = world.ledger.agent(N1).map(|agent| agent.strays().to_vec());

@@ -16,6 +16,7 @@ mod migration;
 mod moves;
 mod older_log;
 mod random;
+mod resources;
 mod retention;
 mod retry;
 mod set;

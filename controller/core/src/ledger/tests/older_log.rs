@@ -350,7 +350,7 @@ fn an_agent_that_is_new_here_tells_nothing_of_new_jobs() {
 fn the_id_of_a_forgotten_job_that_still_runs_is_not_given_again() {
     let (mut world, runs) = forgetful();
     let (running, stray) = (world.item(runs, Phase::Running), JobId(40));
-    let stray = v1::ManifestItem { attempt: Some(attempt_ref(stray, 1)), ..running };
+    let stray = v1::ManifestItem { attempt: Some(attempt_ref(stray, 1)), ..running.clone() };
     let outcome = judge(&mut world, vec![running, stray]);
     assert_eq!(outcome.strays.len(), 1);
     assert!(world.submit() > JobId(IDS_PER_GENERATION));
@@ -387,7 +387,7 @@ fn a_cancel_that_the_lost_part_of_the_log_knew_is_not_told_as_the_nodes_own() {
 fn who_asks_for_a_job_that_is_a_stray_is_told_what_it_is_and_how_it_ends() {
     let (mut world, runs) = forgetful();
     let (running, stray) = (world.item(runs, Phase::Running), JobId(40));
-    let item = v1::ManifestItem { attempt: Some(attempt_ref(stray, 1)), ..running };
+    let item = v1::ManifestItem { attempt: Some(attempt_ref(stray, 1)), ..running.clone() };
     judge(&mut world, vec![running, item]);
     let told = world.ledger.find(stray).expect_err("it is not known").to_string();
     assert!(told.starts_with("no job 40 in this log, but n1 runs one of that id"), "{told}");

@@ -6,7 +6,7 @@ use super::world::{N1, N2, attempt_ref, finish_of, join, retrying, spec, start_o
 use crate::ledger::{Entry, Job, Kind, Ledger, Outcome, StateName, What};
 use proptest::prelude::*;
 use proto::v1::{self, command::Kind as Command, fact, finish_fact::End};
-use proto::{JobId, TaskId, v1::KillCause};
+use proto::{AttemptId, JobId, TaskId, v1::KillCause};
 use std::collections::BTreeMap;
 
 /// What a random job waits for: kinds with how far back the job is, and some tasks; and how late it begins.
@@ -136,6 +136,7 @@ fn commands(ledger: &Ledger, step: &Step) -> (Vec<v1::Blob>, Vec<Command>) {
                 boot_id: if *boot == 0 { Vec::new() } else { vec![b'b', *boot] },
                 ..join(id, next, ["j1", "j2"][usize::from(*journal)])
             };
+            let join = offering(join, next);
             one(Command::AgentUp(v1::AgentUpCommand { join: Some(join) }))
         }
         Step::Manifest { agent: first, at_join, last, items } => {
@@ -212,11 +213,27 @@ fn submit_of(
         time_limit_ms,
         dependencies,
         begin_wall_ms,
+        gpus: [0, 1, 2, 0][usize::from(request % 4)],
+        resources: named(request),
         ..base
     };
     let (blobs, command) =
         submit(&spec, ["mia", "tom", "root"][usize::from(user)], &request.to_string());
     (blobs, vec![command])
+}
+
+/// What a job asks for beside gpus: mostly something.
+fn named(n: u8) -> BTreeMap<String, u64> {
+    let asked = [("matlab", u64::from(n / 2 % 3)), ("scratch", u64::from(n / 3 % 3))];
+    asked.into_iter().filter(|(_, n)| *n > 0).map(|(name, n)| (name.to_owned(), n)).collect()
+}
+
+/// A node with gpus and scratch, and now and then with fewer.
+fn offering(join: v1::Join, n: u64) -> v1::Join {
+    let gpus = [3, 3, 2, 1][(n % 4) as usize];
+    let resources = [("scratch".to_owned(), u64::from(gpus)), ("matlab".to_owned(), 1)].into();
+    let base = join.resources.clone().unwrap_or_default();
+    v1::Join { resources: Some(v1::NodeResources { gpus, resources, ..base }), ..join }
 }
 
 /// Other weights, so that places are made anew, and limits of users and queues.
@@ -232,6 +249,10 @@ fn order_of(weight: u8, tasks: u8, short: u8) -> Command {
         user_max_tasks: Some(u64::from(tasks)),
         user_max_cpus: Some(u64::from(short) * 3),
         queues: vec![queue("default", i32::from(short)), queue("short", -1)],
+        resources: (tasks > 0)
+            .then(|| ("matlab".to_owned(), u64::from(tasks)))
+            .into_iter()
+            .collect(),
         ..v1::Policy::default()
     };
     Command::Configure(v1::ConfigureCommand { policy: Some(policy), ..Default::default() })
@@ -276,6 +297,10 @@ fn facts_of(ledger: &Ledger, agent: &str, gap: bool, facts: &[(u8, u8, u8)]) -> 
 
 /// Mostly what the agent holds, so that something happens; else any id, given or not.
 fn job_of(ledger: &Ledger, agent: &str, n: u8, which: u8) -> TaskId {
+    let left: Vec<TaskId> = ledger.leftovers_of(agent).map(|(id, _)| id.task).collect();
+    if which == 0 && n.is_multiple_of(3) && !left.is_empty() {
+        return left[usize::from(n) % left.len()];
+    }
     let held: Vec<TaskId> =
         ledger.held_by(agent).chain(ledger.waiting_on(agent)).map(|job| job.task_id()).collect();
     let waiting: Vec<TaskId> = ledger.waiting_on(agent).map(|job| job.task_id()).collect();
@@ -368,7 +393,11 @@ fn manifest_of(
 
 fn fenced_of(ledger: &Ledger, jobs: &[(u8, bool)]) -> Command {
     let waiting: Vec<TaskId> = ledger.waiting().map(|job| job.task_id()).collect();
+    let left: Vec<v1::AttemptRef> = ledger.leftovers().map(|(id, _)| id.to_wire()).collect();
     let attempts = jobs.iter().map(|(n, closed)| {
+        if let Some(left) = left.get(usize::from(*n) % left.len().max(1)).filter(|_| *closed) {
+            return *left;
+        }
         let any = JobId(u64::from(*n)).into();
         let id = waiting.get(usize::from(*n) % waiting.len().max(1)).copied().unwrap_or(any);
         let present = ledger.job(id).map_or(1, |job| job.attempt());
@@ -415,8 +444,10 @@ fn heal_of(ledger: &Ledger, id: &str, boot: u8) -> Vec<Command> {
         boot_id: if boot == 0 { Vec::new() } else { vec![b'b', boot] },
         ..join(id, next, &journal)
     };
+    let join = offering(join, next);
     let items = ledger.held_by(id).filter(|job| job.started().is_some());
     let items = items.map(|job| v1::ManifestItem {
+        gpus: job.gpu_ids().to_vec(),
         attempt: Some(job.attempt_id().to_wire()),
         token: job.token(),
         phase: v1::Phase::Running as i32,
@@ -495,7 +526,11 @@ fn run(ledger: &mut Ledger, steps: &[Step]) -> Vec<v1::Proposal> {
     let mut released = BTreeMap::new();
     let mut proposals = Vec::new();
     let configure = v1::ConfigureCommand {
-        policy: Some(v1::Policy { max_queue: 40, ..v1::Policy::default() }),
+        policy: Some(v1::Policy {
+            max_queue: 40,
+            resources: [("matlab".to_owned(), 2)].into(),
+            ..v1::Policy::default()
+        }),
         ..v1::ConfigureCommand::default()
     };
     let first = vec![Command::Configure(configure)];
@@ -515,7 +550,7 @@ fn run(ledger: &mut Ledger, steps: &[Step]) -> Vec<v1::Proposal> {
         request,
         cpus: 1,
         hold: false,
-        retries: 3,
+        retries: 3 * (request % 2),
         array: (request % 3, 0),
         after: (Vec::new(), None),
     };
@@ -557,7 +592,34 @@ fn apply(
     };
     let applied = ledger.apply(ledger.applied() + 1, &proposal);
     assert_eq!(applied.outcomes.len(), proposal.commands.len());
+    for (command, outcome) in proposal.commands.iter().zip(&applied.outcomes) {
+        if let (Some(Command::Assign(assign)), Outcome::Assigned) = (&command.kind, outcome) {
+            not_over(ledger, assign);
+        }
+    }
     proposals.push(proposal);
+}
+
+/// What an assignment gives was there: of the node and of the cluster.
+fn not_over(ledger: &Ledger, assign: &v1::AssignCommand) {
+    let attempt = AttemptId::from_wire(assign.attempt.as_ref()).expect("it was taken");
+    let job = ledger.job(attempt.task).expect("it was taken");
+    let agent = ledger.agent(&assign.agent_id).expect("it was taken");
+    let used = ledger.used(agent.id());
+    assert!(used.cpus <= u64::from(agent.cpus()) && used.mem_bytes <= agent.mem_bytes());
+    // A fact that waited for it may have ended it in the same step.
+    let Some(grant) = job.state().live_grant() else { return };
+    assert_eq!(job.gpu_ids().len() as u32, job.ask().gpus);
+    assert!(job.gpu_ids().iter().all(|id| *id < agent.gpus() && used.gpu_ids[id] == 1));
+    let Some(given) = &grant.given else { return };
+    for name in given.cluster.keys() {
+        assert!(ledger.used_of_cluster(name) <= ledger.offers()[name], "{name}: over");
+    }
+    for name in given.node.keys() {
+        assert!(used.named[name] <= agent.offers(name), "{name}: over");
+    }
+    let all: u64 = given.node.values().chain(given.cluster.values()).sum();
+    assert_eq!(all, job.ask().resources.values().sum::<u64>(), "all or nothing");
 }
 
 /// What has ended stays exactly as it ended, but for the late outcome and what became of its tree (P5).
@@ -722,6 +784,7 @@ fn random_logs_reach_every_state() {
     let mut seen = std::collections::BTreeSet::new();
     let mut proofs = std::collections::BTreeSet::new();
     let mut waited = std::collections::BTreeSet::new();
+    let (mut freed, mut given) = (std::collections::BTreeSet::new(), 0);
     for _ in 0..60 {
         let steps = steps().new_tree(&mut runner).expect("a log").current();
         for cut in (0..steps.len()).step_by(6) {
@@ -736,6 +799,11 @@ fn random_logs_reach_every_state() {
                 _ => None,
             };
             let causes: Vec<_> = causes.collect();
+            given += ledger.jobs_newest_first(None).filter(|job| !job.gpu_ids().is_empty()).count();
+            freed.extend(causes.iter().filter_map(|cause| match cause.what {
+                What::Freed { proof, .. } => Some(proof),
+                _ => None,
+            }));
             waited.extend(causes.iter().filter_map(|cause| waits(&cause.what)));
             proofs.extend(causes.iter().filter_map(|cause| match cause.what {
                 What::Proven { proof, .. } => Some(proof),
@@ -745,6 +813,9 @@ fn random_logs_reach_every_state() {
     }
     assert_eq!(seen.into_iter().collect::<Vec<_>>(), Kind::ALL);
     assert_eq!(waited.len(), 3, "dependencies end in {waited:?}");
+    assert!(given > 100, "gpus are given {given} times");
+    // The end of a lease is rare: a retry that waits has to be cancelled first.
+    assert!(freed.len() >= 4, "what is left over is freed by {freed:?}");
     // A finish of a closed attempt is rare; the tests of retries have it.
     assert!(proofs.len() >= 3, "fences are opened by {proofs:?}");
 }

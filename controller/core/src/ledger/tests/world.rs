@@ -143,6 +143,7 @@ impl World {
             pid: 77,
             pid_start_ticks: 7,
             start_wall_ms: 70,
+            gpus: job.gpu_ids().to_vec(),
         }
     }
 

@@ -178,7 +178,7 @@ fn after(ledger: &Ledger, plan: &Plan) -> After {
         let job = ledger.job(placed.attempt.task).expect("it is queued");
         let free = after.free.get_mut(&*placed.agent_id).expect("a node that is there");
         assert!(free.covers(job.ask()), "over capacity: {placed:?}");
-        *free = free.without(job.ask());
+        free.take(job.ask());
         after.count(job);
     }
     after
