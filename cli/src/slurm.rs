@@ -32,9 +32,8 @@ const SLURM: [(&[&str], &str); 23] = [
 ];
 
 /// Options that the contract names and this version does not have, with what does the same now.
-const LATER: [(&[&str], &str); 3] = [
+const LATER: [(&[&str], &str); 2] = [
     (&["--gpus", "-G", "--gres", "--resource"], "; mark the nodes that have it: --node-label k=v"),
-    (&["--dry-run"], "; docket explain ID tells whether a job can run"),
     (&["--watch"], ""),
 ];
 

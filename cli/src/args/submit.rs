@@ -20,6 +20,9 @@ pub struct SubmitArgs {
     /// Submit one job a line of FILE, in the JSON form of `show`; `-` reads standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["words", "wait", "key", "stdin"])]
     pub from: Option<OsString>,
+    /// Submit nothing: say whether, where and when it could run; exit 1 if no node ever could
+    #[arg(long, conflicts_with_all = ["from", "wait", "key"])]
+    pub dry_run: bool,
     /// Wait until the job has ended and exit as it did [default: print the id and return]
     #[arg(short = 'W', long)]
     pub wait: bool,

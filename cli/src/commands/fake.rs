@@ -179,6 +179,13 @@ impl Jobs for Fake {
         not_played()
     }
 
+    async fn dry_run(
+        &self,
+        _: Request<v1::SubmitRequest>,
+    ) -> Result<Response<v1::DryRunAnswer>, Status> {
+        not_played()
+    }
+
     async fn retry(
         &self,
         _: Request<v1::RetryRequest>,

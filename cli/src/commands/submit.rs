@@ -8,13 +8,14 @@ use super::outcome::exit_code_of_all;
 use super::run::submit as send;
 use super::stuck::with_word;
 use super::work::work;
-use crate::args::SubmitArgs;
-use crate::client::{Client, request_id};
+use crate::args::{Output, SubmitArgs};
+use crate::client::{Client, Patience, request_id};
 use crate::exit;
 use crate::failure::Failure;
-use crate::render::{submitted_json, task_line, verdict};
+use crate::render::{dry_run_json, submitted_json, task_line, verdict};
 use crate::say::{note, print};
 use crate::spec::{Here, build};
+use proto::v1::{ExplainAnswer, SubmitRequest};
 use proto::{JobId, TaskId};
 
 /// Submits one job, or one for each line of a file.
@@ -27,6 +28,9 @@ pub async fn submit(context: &Context, args: &SubmitArgs) -> Result<u8, Failure>
     let stdin = stdin(&options, Unasked::Null).await?;
     let request = build(&options, &work, &here, stdin, request_id())?;
     let mut client = context.client().await?;
+    if args.dry_run {
+        return dry_run(context, &client, &request, args.json).await;
+    }
     let answer = send(&mut client, &request).await?;
     let told = match args.json {
         true => print(&submitted_json(&answer)),
@@ -34,6 +38,28 @@ pub async fn submit(context: &Context, args: &SubmitArgs) -> Result<u8, Failure>
     };
     told.map_err(|failure| failure.of_submit(answer.job))?;
     if args.wait { wait_for(&mut client, answer.job, args.json).await } else { Ok(exit::DONE) }
+}
+
+/// `--dry-run`: what would become of it.
+async fn dry_run(
+    context: &Context,
+    client: &Client,
+    request: &SubmitRequest,
+    json: bool,
+) -> Result<u8, Failure> {
+    let mut client = client.clone();
+    let ask = async |client: &Client| client.jobs().dry_run(request.clone()).await;
+    let answer = client.ask(Patience::READ, note, ask).await?;
+    let code = if answer.ever || answer.nodes.is_empty() { exit::DONE } else { exit::FAILED };
+    match json {
+        true => print(&dry_run_json(&answer))?,
+        false => {
+            let (headline, lines, nodes) = (answer.headline, answer.lines, answer.nodes);
+            let told = ExplainAnswer { headline, lines, nodes, ..ExplainAnswer::default() };
+            print(&context.renderer(Output::Table).explain(&[told]))?;
+        }
+    }
+    Ok(code)
 }
 
 /// `--wait`: as `docket wait` of the one job.

@@ -16,6 +16,7 @@ mod row;
 mod table;
 
 pub use home::{Home, home};
+pub use json::dry_run as dry_run_json;
 pub use json::retried as retried_json;
 pub use json::submitted as submitted_json;
 pub use json::task_line;

@@ -244,7 +244,7 @@ fn prospects(job: &Job, why: &Why, start: Option<&Start>) -> Option<String> {
 }
 
 /// By when it starts, and whose ends that takes.
-fn when(start: &Start) -> String {
+pub(crate) fn when(start: &Start) -> String {
     let Start { name, kept, reserved, .. } = start;
     let after: Vec<String> = kept.after.iter().take(AFTER_TOLD).map(TaskId::to_string).collect();
     let more = kept.after.len().saturating_sub(AFTER_TOLD);
@@ -279,7 +279,7 @@ fn instead(why: &Why) -> &'static str {
     }
 }
 
-fn node_line(ledger: &Ledger, sight: &Sight, node: &NodeVerdict) -> v1::ExplainNode {
+pub(crate) fn node_line(ledger: &Ledger, sight: &Sight, node: &NodeVerdict) -> v1::ExplainNode {
     let agent = ledger.agent(&node.agent_id);
     let cpus = agent.map_or(0, |agent| agent.cpus());
     let never = node.never();

@@ -7,6 +7,7 @@ mod events;
 mod explain;
 #[cfg(test)]
 mod explain_tests;
+mod forecast;
 pub mod leader;
 pub mod ledger;
 pub mod scheduler;
@@ -14,4 +15,5 @@ mod words;
 
 pub use events::events;
 pub use explain::{Sight, Word, explain};
+pub use forecast::forecast;
 pub use words::duration as duration_words;

@@ -183,6 +183,14 @@ pub fn submit(request: v1::SubmitRequest, caller: &Caller) -> Result<ValidSubmit
     Ok(ValidSubmit { command, blobs })
 }
 
+/// The specification of a submit that is only asked about: checked as one that is meant.
+pub fn spec_of(request: v1::SubmitRequest, caller: &Caller) -> Result<v1::JobSpec, Invalid> {
+    let spec = request.spec.clone();
+    submit(request, caller)?;
+    // A submit without one is refused.
+    Ok(normal(spec.unwrap_or_default()))
+}
+
 /// Who asks, as the log keeps it.
 pub fn requester(caller: &Caller) -> v1::Requester {
     v1::Requester { user: caller.user.clone(), uid: caller.uid, admin: caller.admin }

@@ -200,6 +200,17 @@ impl v1::jobs_server::Jobs for Jobs {
         self.edit(edit, Request::from_parts(about, extensions, request)).await
     }
 
+    async fn dry_run(&self, request: Request<v1::SubmitRequest>) -> Answer<v1::DryRunAnswer> {
+        let caller = caller(&request)?;
+        let by = convert::requester(&caller);
+        let spec = convert::spec_of(request.into_inner(), &caller)?;
+        let look = move |view: crate::pump::View<'_>| {
+            docket_core::forecast(view.ledger, &super::explain::sight(&view), &spec, &by)
+        };
+        let answer: Result<_, Rejection> = self.shared.read(look).await?;
+        Ok(Response::new(answer.map_err(|rejection| rejected(&rejection))?))
+    }
+
     async fn retry(&self, request: Request<v1::RetryRequest>) -> Answer<v1::RetryAnswer> {
         let caller = caller(&request)?;
         let answer = super::again::retry(&self.shared, &caller, request.into_inner()).await?;

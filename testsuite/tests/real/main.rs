@@ -25,6 +25,7 @@
 //! | leases with two nodes: never two at once (B, peer 4, 7) | `fences.rs` |
 //! | a bad node among good ones, ten thousand submits, watchers of retries (G01, I10, K05) | `crowds.rs` |
 //! | `retry`: again as it was, or only what failed | `again.rs` |
+//! | `--dry-run`: whether, where and when, and nothing is submitted | `dry_run.rs` |
 //! | a race, a portfolio, a training that goes on from its checkpoint | `patterns.rs` |
 //! | a recorded workflow and the trace of a cluster | `replay.rs` |
 //! | a real program: ffmpeg | `ffmpeg.rs` |
@@ -39,6 +40,7 @@ mod dependencies;
 mod directory_away;
 mod disk_full;
 mod drain;
+mod dry_run;
 mod durable;
 mod ends;
 mod environment;

@@ -4,7 +4,7 @@ mod other;
 mod strangers;
 mod task;
 
-pub use other::{retried, submitted};
+pub use other::{dry_run, retried, submitted};
 
 use super::{Check, ListSummary, Render, SettingRow, escape};
 use proto::v1;

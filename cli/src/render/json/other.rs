@@ -74,14 +74,41 @@ struct ExplainNodeJson {
     never: bool,
 }
 
-impl From<&v1::ExplainAnswer> for ExplainJson {
-    fn from(answer: &v1::ExplainAnswer) -> Self {
-        let node = |node: &v1::ExplainNode| ExplainNodeJson {
+impl From<&v1::ExplainNode> for ExplainNodeJson {
+    fn from(node: &v1::ExplainNode) -> Self {
+        ExplainNodeJson {
             node: node.node.clone(),
             has: node.has.clone(),
             why: node.why.clone(),
             never: node.never,
-        };
+        }
+    }
+}
+
+/// What `submit --dry-run --json` prints.
+pub fn dry_run(answer: &v1::DryRunAnswer) -> String {
+    #[derive(Serialize)]
+    struct DryRunJson {
+        now: bool,
+        ever: bool,
+        headline: String,
+        lines: Vec<String>,
+        could_start_time: Option<String>,
+        nodes: Vec<ExplainNodeJson>,
+    }
+    let told = DryRunJson {
+        now: answer.now,
+        ever: answer.ever,
+        headline: answer.headline.clone(),
+        lines: answer.lines.clone(),
+        could_start_time: answer.start_wall_ms.map(utc),
+        nodes: answer.nodes.iter().map(ExplainNodeJson::from).collect(),
+    };
+    super::text(&told) + "\n"
+}
+
+impl From<&v1::ExplainAnswer> for ExplainJson {
+    fn from(answer: &v1::ExplainAnswer) -> Self {
         ExplainJson {
             id: answer.task.as_ref().map(crate::render::task_id),
             headline: answer.headline.clone(),
@@ -89,7 +116,7 @@ impl From<&v1::ExplainAnswer> for ExplainJson {
             place: (answer.place > 0).then_some(answer.place),
             queued: (answer.place > 0).then_some(answer.queued),
             could_start_time: answer.start_wall_ms.map(utc),
-            nodes: answer.nodes.iter().map(node).collect(),
+            nodes: answer.nodes.iter().map(ExplainNodeJson::from).collect(),
             task: answer.task.as_ref().map(TaskJson::from),
         }
     }

@@ -51,6 +51,15 @@ struct New {
     never: Option<u32>,
 }
 
+/// What a new job is judged by.
+struct Judged {
+    limit_ms: Option<NonZeroU64>,
+    array: Option<Ranges>,
+    waits: Waits,
+    /// The dependency that can never be met.
+    never: Option<u32>,
+}
+
 impl Ledger {
     pub(super) fn submit(
         &mut self,
@@ -76,20 +85,10 @@ impl Ledger {
             self.refuse_expired(&request)?;
         }
         let spec = self.spec_blob(content.spec, blobs)?;
-        judge_spec(&spec.spec, content.stdin.is_some())?;
-        retry::judge(&spec.spec, &self.policy)?;
-        given::judge(&spec.spec.resources)?;
+        let judged = self.judge_new(&spec.spec, content.stdin.is_some(), by)?;
+        let Judged { limit_ms, array, waits, never } = judged;
         let env = self.blob("env_hash", content.env, blobs)?;
         let stdin = content.stdin.map(|hash| self.blob("stdin_hash", hash, blobs)).transpose()?;
-        self.judge_queue(&spec.spec, by)?;
-        let limit_ms = self.limit_at_submit(&spec.spec)?;
-        let array = array_of(&spec.spec)?;
-        let tasks = array.as_ref().map_or(1, Ranges::len);
-        if self.live().saturating_add(tasks) > self.policy.max_queue {
-            return Err(Rejection::QueueFull { limit: self.policy.max_queue });
-        }
-        self.judge_limits(&spec.spec, by, tasks)?;
-        let (waits, never) = self.first_look(&spec.spec, array.as_ref())?;
         let user = user.unwrap_or_else(|| self.users.intern(&by.user, by.uid));
         let user_key = command.user_key;
         let job = self.enter(New {
@@ -105,6 +104,37 @@ impl Ledger {
             never,
         });
         Ok(Outcome::Submitted { job, repeated: false })
+    }
+
+    /// Everything that speaks against a new job, and what it is judged by.
+    fn judge_new(
+        &self,
+        spec: &v1::JobSpec,
+        has_stdin_blob: bool,
+        by: &v1::Requester,
+    ) -> Result<Judged, Rejection> {
+        judge_spec(spec, has_stdin_blob)?;
+        retry::judge(spec, &self.policy)?;
+        given::judge(&spec.resources)?;
+        self.judge_queue(spec, by)?;
+        let limit_ms = self.limit_at_submit(spec)?;
+        let array = array_of(spec)?;
+        let tasks = array.as_ref().map_or(1, Ranges::len);
+        if self.live().saturating_add(tasks) > self.policy.max_queue {
+            return Err(Rejection::QueueFull { limit: self.policy.max_queue });
+        }
+        self.judge_limits(spec, by, tasks)?;
+        let (waits, never) = self.first_look(spec, array.as_ref())?;
+        Ok(Judged { limit_ms, array, waits, never })
+    }
+
+    /// Whether such a job would be taken now, and the number of the dependency that can never be met.
+    pub fn would_take(
+        &self,
+        spec: &v1::JobSpec,
+        by: &v1::Requester,
+    ) -> Result<Option<u32>, Rejection> {
+        self.judge_new(spec, spec.has_stdin, by).map(|judged| judged.never)
     }
 
     fn enter(&mut self, new: New) -> JobId {
