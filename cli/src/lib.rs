@@ -13,6 +13,7 @@ mod say;
 mod usage;
 
 mod args;
+mod sbatch;
 mod slurm;
 
 mod parse;

@@ -19,7 +19,7 @@ pub use operate::{
     SettingArgs, UndrainArgs, WalCommand,
 };
 pub use roles::{AgentArgs, ControllerArgs, DownArgs, Stage, UpArgs};
-pub use submit::{Disconnect, JobOptions, OpenMode, RunArgs, SubmitArgs};
+pub use submit::{Disconnect, JobOptions, OpenMode, RunArgs, SlurmFacts, SubmitArgs};
 
 use clap::{Parser, Subcommand};
 use std::sync::OnceLock;

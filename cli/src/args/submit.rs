@@ -10,7 +10,7 @@ use std::time::Duration;
 /// `docket submit`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A SCRIPT is stored with the job; its `#DOCKET` header lines are options.\nOne with `#SBATCH` lines is refused: docket does not read them, and their limits would not hold.",
+    after_help = "A SCRIPT is stored with the job; its `#DOCKET` and `#SBATCH` header lines are options.\nOptions here beat `#DOCKET` lines, and those `#SBATCH` lines; what docket cannot do of them is refused by name (docs/slurm.md).",
     override_usage = "docket submit [OPTIONS] -- CMD [ARG…]\n       docket submit [OPTIONS] SCRIPT [ARG…]\n       docket submit [OPTIONS] --from FILE.jsonl"
 )]
 pub struct SubmitArgs {
@@ -135,9 +135,32 @@ pub struct JobOptions {
     /// Time between SIGTERM and SIGKILL [default: the node's, 10s]
     #[arg(long, value_name = "DUR", allow_negative_numbers = true, value_parser = units::duration)]
     pub kill_grace: Option<Duration>,
+    /// Set Slurm's variables too (SLURM_JOB_ID, …) and pass none of yours that begin so [default: with #SBATCH lines]
+    #[arg(long)]
+    pub slurm_env: bool,
+    /// What only `#SBATCH` lines say.
+    #[arg(skip)]
+    pub slurm: SlurmFacts,
     /// A note for people, shown by `show`
     #[arg(long, value_name = "TEXT")]
     pub comment: Option<String>,
+}
+
+/// What `#SBATCH` lines say that no option of docket does.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SlurmFacts {
+    /// The queue is what they call a partition.
+    pub partition: bool,
+    /// Wait for the end.
+    pub wait: bool,
+    /// Gpus to reserve.
+    pub gpus: u32,
+    /// Named resources to reserve.
+    pub resources: Vec<(String, u64)>,
+    /// Tasks in Slurm's sense, all on one node; 0: not said.
+    pub tasks: u32,
+    /// What `--ntasks-per-node` said.
+    pub tasks_per_node: Option<u32>,
 }
 
 /// `--open-mode`.

@@ -37,7 +37,11 @@ pub async fn submit(context: &Context, args: &SubmitArgs) -> Result<u8, Failure>
         false => print(&format!("{}\n", answer.job)),
     };
     told.map_err(|failure| failure.of_submit(answer.job))?;
-    if args.wait { wait_for(&mut client, answer.job, args.json).await } else { Ok(exit::DONE) }
+    if args.wait || options.slurm.wait {
+        wait_for(&mut client, answer.job, args.json).await
+    } else {
+        Ok(exit::DONE)
+    }
 }
 
 /// `--dry-run`: what would become of it.

@@ -88,8 +88,9 @@ pub fn build(
         user_key: options.key.is_some(),
         request_id: options.key.clone().unwrap_or(request_id),
         spec: Some(spec),
-        env: Some(environment(&here.env, options)?),
+        env: Some(slurm_facts(environment(&here.env, options)?, options, here)),
         stdin,
+        partition: options.slurm.partition,
     };
     check(&request)?;
     Ok(request)
@@ -136,9 +137,36 @@ fn requested(options: &JobOptions, here: &Here, dir: &Path) -> v1::JobSpec {
             Some(Fence::Proof) | None => None,
         },
         fence_proof: options.fence_after == Some(Fence::Proof),
+        gpus: options.slurm.gpus,
+        resources: options.slurm.resources.iter().cloned().collect(),
+        slurm_env: options.slurm_env,
         node_labels: options.node_label.iter().cloned().collect(),
         ..Default::default()
     }
+}
+
+/// What Slurm's environment tells of the submit; a value of the same name by `--env` stays. The node sets
+/// the rest, which it alone knows.
+fn slurm_facts(mut env: v1::EnvBlob, options: &JobOptions, here: &Here) -> v1::EnvBlob {
+    if !options.slurm_env {
+        return env;
+    }
+    let host = rustix::system::uname().nodename().to_bytes().to_vec();
+    let count = |count: u32| Some(count).filter(|n| *n > 0).map(|n| n.to_string().into_bytes());
+    let facts = [
+        ("SLURM_NTASKS", count(options.slurm.tasks)),
+        ("SLURM_NTASKS_PER_NODE", options.slurm.tasks_per_node.and_then(count)),
+        ("SLURM_SUBMIT_DIR", Some(here.dir.as_os_str().as_bytes().to_vec())),
+        ("SLURM_SUBMIT_HOST", Some(host)),
+    ];
+    for (name, value) in facts {
+        let begin = [name.as_bytes(), b"="].concat();
+        if let Some(value) = value.filter(|_| !env.vars.iter().any(|var| var.starts_with(&begin))) {
+            env.vars.push([begin, value].concat());
+        }
+    }
+    env.vars.sort_unstable();
+    env
 }
 
 /// Each kind once, in one order.

@@ -85,6 +85,9 @@ fn passes(name: &OsStr, options: &JobOptions) -> bool {
         return options.env_only.iter().any(|wanted| wanted == name);
     }
     let bytes = name.as_bytes();
+    if options.slurm_env && bytes.starts_with(b"SLURM_") {
+        return false;
+    }
     let session = SESSION_NAMES.iter().any(|known| known.as_bytes() == bytes)
         || SESSION_PREFIXES.iter().any(|prefix| bytes.starts_with(prefix.as_bytes()));
     !session
@@ -159,6 +162,17 @@ mod tests {
         assert_eq!(vars(&only), ["HOME=/home/mia"]);
         let clean = JobOptions { clean_env: true, env: vec!["A=".into()], ..Default::default() };
         assert_eq!(vars(&clean), ["A="]);
+    }
+
+    #[test]
+    fn another_slurms_variables_stay_behind_where_docket_sets_its_own() {
+        let block = b"SLURM_JOB_ID=7\0SLURMD_X=1\0A=1\0";
+        let slurm = JobOptions { slurm_env: true, ..Default::default() };
+        assert_eq!(of(block, &slurm), Ok(vec![b"A=1".to_vec(), b"SLURMD_X=1".to_vec()]));
+        assert_eq!(of(block, &JobOptions::default()).unwrap().len(), 3);
+        let env = vec!["SLURM_JOB_ID=8".into()];
+        let given = JobOptions { env, ..slurm };
+        assert!(of(block, &given).unwrap().contains(&b"SLURM_JOB_ID=8".to_vec()));
     }
 
     #[test]

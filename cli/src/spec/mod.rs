@@ -46,24 +46,6 @@ pub enum SpecError {
         /// What is wrong.
         why: String,
     },
-    /// A script for Slurm: what its lines ask for would silently not hold.
-    #[error(
-        "{script} has {count} #SBATCH line(s), which docket does not read; the first, line {line}, \
-         is `{text}`: give them as options or #DOCKET lines, or run it without them: \
-         docket {verb} -- sh {script}"
-    )]
-    Sbatch {
-        /// The script.
-        script: String,
-        /// How many lines.
-        count: usize,
-        /// Where the first stands, from 1.
-        line: usize,
-        /// The first.
-        text: String,
-        /// `run` or `submit`.
-        verb: &'static str,
-    },
     /// `%q` in the name of an output file.
     #[error(
         "{option} {pattern}: there is no {unknown}: %j job, %t attempt, %n node, %x name, %u user, \

@@ -30,7 +30,7 @@ const SUCCESS_CODES_MAX: usize = 256;
 /// More cpus or GPUs than any machine has.
 pub(super) const CPUS_MAX: u32 = 65_536;
 /// The queue of jobs that name none.
-const QUEUE_DEFAULT: &str = "default";
+pub(super) const QUEUE_DEFAULT: &str = "default";
 /// `Cancel --signal` and `List --limit`.
 const SIGNAL_MAX: u32 = 64;
 /// Tasks of one `List` answer, if the request does not say.
@@ -154,7 +154,7 @@ fn path(field: &'static str, value: Option<&Vec<u8>>) -> Result<(), Invalid> {
 
 /// Checks a submit and encodes what goes with it.
 pub fn submit(request: v1::SubmitRequest, caller: &Caller) -> Result<ValidSubmit, Invalid> {
-    let v1::SubmitRequest { request_id, user_key, spec, env, stdin } = request;
+    let v1::SubmitRequest { request_id, user_key, spec, env, stdin, partition: _ } = request;
     let spec = spec.ok_or_else(|| invalid("spec", "nothing", "a job specification"))?;
     let spec = normal(spec);
     check_spec(&spec)?;

@@ -1,7 +1,7 @@
 //! The Jobs service (design 5): what users and programs ask. Each method validates, does one thing
 //! to the log or the ledger, and answers.
 
-use super::convert::{self, ValidSubmit};
+use super::convert::{self, QUEUE_DEFAULT, ValidSubmit};
 use super::edit::{self, Edit};
 use super::identity::{Caller, caller};
 use super::logs::{self, Broker};
@@ -42,6 +42,19 @@ impl Jobs {
         self.shared.enqueue(v1::command::Kind::Submit(command), blobs).await
     }
 
+    /// Where no queues are configured, what Slurm's scripts call a partition is without effect: the
+    /// partition that was asked for then, for the submitter to be told.
+    async fn partition(&self, request: &mut v1::SubmitRequest) -> Result<Option<String>, Status> {
+        let Some(spec) = request.spec.as_mut().filter(|_| request.partition) else {
+            return Ok(None);
+        };
+        let none = |view: crate::pump::View<'_>| view.ledger.policy().queues.is_empty();
+        if spec.queue == QUEUE_DEFAULT || !self.shared.pump.read(none).await? {
+            return Ok(None);
+        }
+        Ok(Some(std::mem::replace(&mut spec.queue, QUEUE_DEFAULT.to_owned())))
+    }
+
     async fn edit(&self, edit: Edit, request: Request<v1::EditRequest>) -> Answer<v1::EditAnswer> {
         let caller = caller(&request)?;
         let answer = edit::edit(&self.shared, &caller, edit, request.into_inner()).await?;
@@ -80,6 +93,11 @@ fn submitted(accepted: Accepted) -> Result<v1::SubmitAnswer, Status> {
     }
 }
 
+/// Said to whoever names a partition where no queues are configured.
+fn partition_words(partition: &str) -> String {
+    format!("partition {partition} is without effect: this cluster has no queues configured")
+}
+
 /// Said once to whoever submits a job that its node may have to end (design 3).
 fn lease_words(job: u64, lease_ms: u64) -> String {
     let after = docket_core::duration_words(lease_ms);
@@ -107,7 +125,8 @@ impl v1::jobs_server::Jobs for Jobs {
 
     async fn submit(&self, request: Request<v1::SubmitRequest>) -> Answer<v1::SubmitAnswer> {
         let caller = caller(&request)?;
-        let request = request.into_inner();
+        let mut request = request.into_inner();
+        let partition = self.partition(&mut request).await?;
         let spec = request.spec.clone().unwrap_or_default();
         let ValidSubmit { command, blobs } = convert::submit(request, &caller)?;
         let accepted = self.shared.propose(v1::command::Kind::Submit(command), blobs).await?;
@@ -116,6 +135,13 @@ impl v1::jobs_server::Jobs for Jobs {
             let lease = move |view: crate::pump::View<'_>| lease_asked(&spec, view.ledger.policy());
             let lease = self.shared.pump.read(lease).await?;
             answer.warning = lease.map(|ms| lease_words(answer.job, ms)).unwrap_or_default();
+        }
+        if let Some(partition) = partition {
+            let lease = std::mem::take(&mut answer.warning);
+            answer.warning = partition_words(&partition);
+            if !lease.is_empty() {
+                answer.warning = format!("{}; {lease}", answer.warning);
+            }
         }
         Ok(Response::new(answer))
     }
@@ -203,7 +229,9 @@ impl v1::jobs_server::Jobs for Jobs {
     async fn dry_run(&self, request: Request<v1::SubmitRequest>) -> Answer<v1::DryRunAnswer> {
         let caller = caller(&request)?;
         let by = convert::requester(&caller);
-        let spec = convert::spec_of(request.into_inner(), &caller)?;
+        let mut request = request.into_inner();
+        self.partition(&mut request).await?;
+        let spec = convert::spec_of(request, &caller)?;
         let look = move |view: crate::pump::View<'_>| {
             docket_core::forecast(view.ledger, &super::explain::sight(&view), &spec, &by)
         };

@@ -24,6 +24,7 @@
 //! | a disk without room: refusals by name, true ends, restarts, and on by itself | `disk_full.rs` |
 //! | leases with two nodes: never two at once (B, peer 4, 7) | `fences.rs` |
 //! | a bad node among good ones, ten thousand submits, watchers of retries (G01, I10, K05) | `crowds.rs` |
+//! | scripts of Slurm: done, said to be without effect, or refused (I11, I13) | `slurm_scripts.rs` |
 //! | `retry`: again as it was, or only what failed | `again.rs` |
 //! | `--dry-run`: whether, where and when, and nothing is submitted | `dry_run.rs` |
 //! | a race, a portfolio, a training that goes on from its checkpoint | `patterns.rs` |
@@ -59,6 +60,7 @@ mod replay;
 mod retries;
 mod service;
 mod set;
+mod slurm_scripts;
 mod start_failures;
 mod streams;
 mod users;

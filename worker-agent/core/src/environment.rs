@@ -78,11 +78,13 @@ fn show_gpus(env: &mut Vec<Vec<u8>>, gpus: &[u32]) {
     env.push(variable("DOCKET_GPUS", list.as_bytes()));
 }
 
-fn name_of(var: &[u8]) -> &[u8] {
+/// Name of a variable.
+pub(crate) fn name_of(var: &[u8]) -> &[u8] {
     var.split(|byte| *byte == b'=').next().unwrap_or_default()
 }
 
-fn variable(name: &str, value: &[u8]) -> Vec<u8> {
+/// `NAME=value`.
+pub(crate) fn variable(name: &str, value: &[u8]) -> Vec<u8> {
     [name.as_bytes(), b"=", value].concat()
 }
 

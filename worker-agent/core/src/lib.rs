@@ -19,6 +19,7 @@ mod orders;
 mod out;
 mod pattern;
 mod run_order;
+mod slurm;
 mod upgrade;
 mod user;
 

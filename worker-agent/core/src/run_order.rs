@@ -5,6 +5,7 @@
 use crate::agent::CoreConfig;
 use crate::environment::{JobPlace, job_environment};
 use crate::pattern::{Names, output_path};
+use crate::slurm::{SlurmPlace, add_slurm};
 use crate::user::{NoUser, User, account_of};
 use prost::Message as _;
 use proto::AttemptId;
@@ -76,10 +77,15 @@ fn fill(
     let offers = config.resources.gpus > 0 || !order.gpus.is_empty();
     let gpus = offers.then_some(&*order.gpus);
     let place = JobPlace { attempt, node: &config.name, cpus: order.cpus, gpus };
+    let mut env = job_environment(env.vars, &place, &user);
+    if spec.slurm_env {
+        let (mem_bytes, uid) = (order.mem_bytes, order.uid);
+        add_slurm(&mut env, &spec, &SlurmPlace { place, mem_bytes, uid, user: &user.name });
+    }
     let run = v1::KeeperRun {
         stdout_path: path(&spec.stdout_pattern),
         stderr_path: path(&spec.stderr_pattern),
-        env: job_environment(env.vars, &place, &user),
+        env,
         spec: order.spec,
         stdin: order.stdin,
         gid: user.gid,
