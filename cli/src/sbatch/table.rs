@@ -179,7 +179,7 @@ pub const OPTIONS: [SlurmOption; 106] = [
     sets(
         "gres",
         What::Gres,
-        "`gpu`, `gpu:N`, `gpu:TYPE:N` as `--gpus`; `none`; the rest is refused",
+        "`gpu`, `gpu:N`, `gpu:TYPE:N` as `--gpus`; `NAME:N` as `--licenses`; `none`",
     ),
     nothing("gres-flags", PINNING),
     refused("help", "docket submit --help").letter('h').alone(),
@@ -193,7 +193,12 @@ pub const OPTIONS: [SlurmOption; 106] = [
     sets("job-name", What::JobName, "`--name`").letter('J'),
     refused("jobid", "docket gives the numbers"),
     nothing("kill-on-invalid-dep", "what can no longer start always ends, as dependency-failed"),
-    sets("licenses", What::Licenses, "refused in this version").letter('L'),
+    sets(
+        "licenses",
+        What::Licenses,
+        "`NAME:N`: so much of the named resource, of its node or of the cluster",
+    )
+    .letter('L'),
     nothing("mail-type", NO_MAIL),
     nothing("mail-user", NO_MAIL),
     nothing("mcs-label", NO_ACCOUNTS),
@@ -249,7 +254,7 @@ pub const OPTIONS: [SlurmOption; 106] = [
     nothing("sockets-per-node", NO_TOPOLOGY),
     nothing("spread-job", ONE_NODE).alone(),
     refused("switches", "docket does not know the network's switches"),
-    refused("test-only", "docket explain ID tells whether a job can run").alone(),
+    refused("test-only", "docket submit --dry-run tells whether a job can run").alone(),
     nothing("thread-spec", PINNING),
     nothing("threads-per-core", NO_TOPOLOGY),
     sets("time", What::Time, "`--time`, in Slurm's forms: see below").letter('t'),

@@ -89,6 +89,9 @@ fn shown(options: &JobOptions) -> String {
     say("clean", options.clean_env.to_string(), "false");
     say("signal", options.signal.map(|s| crate::parse::warn_text(&s)).unwrap_or_default(), "");
     say("retries", options.retries.to_string(), "0");
+    let resources: Vec<String> =
+        options.slurm.resources.iter().map(|(name, n)| format!("{name}:{n}")).collect();
+    say("resources", resources.join(","), "");
     let labels: Vec<String> = options.node_label.iter().map(|(k, v)| format!("{k}={v}")).collect();
     say("labels", labels.join(","), "");
     let array = options.array.as_ref().map(|a| {
@@ -165,12 +168,14 @@ const READ: [(&str, &[(&str, &str)]); 35] = [
             ("gpu:a100", "gpus=1 labels=gpu=a100"),
             ("gpu:a100:2", "gpus=2 labels=gpu=a100"),
             ("none", ""),
+            ("lscratch:100", "resources=lscratch:100"),
+            ("gpu:2,shard:3", "gpus=2 resources=shard:3"),
         ],
     ),
     ("hold", &[]),
     ("input", &[("in.txt", "in=in.txt"), ("/dev/null", "in=null")]),
     ("job-name", &[("train", "name=train"), ("my job", "name=my job")]),
-    ("licenses", &[]),
+    ("licenses", &[("matlab", "resources=matlab:1"), ("a:2,b", "resources=a:2,b:1")]),
     (
         "mem",
         &[
@@ -308,9 +313,9 @@ fn what_means_nothing_is_refused_by_name_and_line_and_never_left_out() {
         ("error", &["%q", "%", "%Y-%m"]),
         ("export", &["A,,B", ","]),
         ("gpus", &["", "a", "a100:", "a:b:1", "all"]),
-        ("gres", &["", "lscratch:100", "gpu:a:b:c", "gpu:1,shard:2", "<gres>", "gpu:"]),
+        ("gres", &["", "lscratch:100G", "gpu:a:b:c", "gpu:a:1,gpu:b:1", "<gres>", "gpu:"]),
         ("input", &["%j.in", ""]),
-        ("licenses", &["matlab:1"]),
+        ("licenses", &["matlab@server:1", "a|b", "a:", "$L"]),
         ("mem", &["0", "", "1.5G", "G", "4 G", "<mem>", "MaxMemPerNode", "-1", "4GiB"]),
         ("mem-per-cpu", &["0", "MaxMemPerCPU"]),
         ("nice", &["x"]),

@@ -19,7 +19,7 @@ fn submit(world: &World, more: &[&str], script: &str) -> (u64, String) {
 
 #[test]
 fn a_script_of_slurm_gets_what_it_asks_for_and_is_told_what_has_no_effect() {
-    let world = world!();
+    let mut world = world!();
     let _node = world.up(8);
     let text = "\
 #SBATCH -J fit -N 1 --ntasks=2 -c2 # two tasks
@@ -34,10 +34,9 @@ echo \"$SLURM_SUBMIT_DIR\"
 #SBATCH --mem=1P
 echo to stderr >&2";
     let path = script(&world, "fit.sh", text);
-    let mut inside = world.beside();
-    inside.set("SLURM_STEP_ID", "7");
-    inside.set("SLURM_JOB_ID", "99");
-    let ran = inside.docket(&["submit", "-D", world.file("").to_str().unwrap(), &path]);
+    world.set("SLURM_STEP_ID", "7");
+    world.set("SLURM_JOB_ID", "99");
+    let ran = world.docket(&["submit", "-D", world.file("").to_str().unwrap(), &path]);
     let job: u64 = ran.text().trim().parse().unwrap_or_else(|_| panic!("{}", ran.describe()));
     let said = ran.err();
     assert!(
@@ -106,11 +105,8 @@ fn what_docket_cannot_do_is_refused_by_line_and_nothing_is_submitted() {
 #[test]
 fn a_partition_is_a_queue_where_there_are_queues() {
     let mut world = world!();
-    let config = "[controller.queues.short]\nmax_time = \"1h\"\n";
-    let path = world.file("docket.toml");
-    std::fs::write(&path, config).unwrap();
-    world.set("DOCKET_CONFIG", path.to_str().unwrap());
-    let _node = world.up_with(2, &["--config", path.to_str().unwrap()]);
+    world.set("DOCKET_CONTROLLER__QUEUES", "short.max_time=1h");
+    let _node = world.up(2);
     let short = script(&world, "short.sh", "#SBATCH -p short -t 5\ntrue");
     let (job, said) = submit(&world, &[], &short);
     assert_eq!((said.as_str(), &world.show(job)["queue"]), ("", &"short".into()));
