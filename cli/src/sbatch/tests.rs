@@ -134,7 +134,7 @@ const READ: [(&str, &[(&str, &str)]); 35] = [
             ("2030-01-20T12:34:00", "begin=true"),
         ],
     ),
-    ("chdir", &[("/work/x", "dir=/work/x"), ("a b", "dir=a b")]),
+    ("chdir", &[("/data/x", "dir=/data/x"), ("a b", "dir=a b")]),
     ("comment", &[("a note", "comment=a note")]),
     (
         "constraint",
