@@ -73,7 +73,7 @@ pub struct JobOptions {
     #[arg(long, value_name = "DUR|proof", allow_negative_numbers = true, value_parser = parse::fence, requires = "retry_on")]
     pub fence_after: Option<Fence>,
     /// The first task of the array that is DONE cancels the others
-    #[arg(long, requires = "array")]
+    #[arg(long)]
     pub race: bool,
     /// Cpus to reserve, a count
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
@@ -85,7 +85,7 @@ pub struct JobOptions {
     #[arg(short, long, value_name = "DUR", allow_negative_numbers = true, value_parser = units::positive_duration)]
     pub time: Option<Duration>,
     /// Signal that warns of the time limit, sent so long before it; `B:` only to the main process [default time: 60s]
-    #[arg(long, value_name = "[B:]SIG[@DUR]", value_parser = parse::warn_signal, requires = "time")]
+    #[arg(long, value_name = "[B:]SIG[@DUR]", value_parser = parse::warn_signal)]
     pub signal: Option<WarnSignal>,
     /// Directory to run in [default: where you stand]
     #[arg(short = 'D', long, value_name = "DIR")]

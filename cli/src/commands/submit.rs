@@ -24,6 +24,11 @@ pub async fn submit(context: &Context, args: &SubmitArgs) -> Result<u8, Failure>
         return submit_from(context, args, file).await;
     }
     let (work, options) = work(context, "submit", &args.words, &args.job)?;
+    if options.signal.is_some() && options.time.is_none() {
+        note(
+            "--signal: sent only where the cluster or the queue sets a limit, for no --time is given",
+        );
+    }
     let here = Here::now(&options)?;
     let stdin = stdin(&options, Unasked::Null).await?;
     let request = build(&options, &work, &here, stdin, request_id())?;

@@ -5,12 +5,16 @@ use super::table::What;
 use super::value::{self, Export, Gpus, Gres, Pattern};
 use crate::args::{JobOptions, SlurmFacts};
 use crate::parse::{self, After};
-use proto::v1::{ArraySpec, WarnSignal};
+use proto::v1::{ArraySpec, ExitKind, WarnSignal};
 use std::ffi::OsString;
 use std::time::Duration;
 
 /// Tries of a job that may be requeued, as docket counts them; whatever took its node from it.
 const REQUEUE: [&str; 2] = ["--retries=3", "--retry-on=agent-died,lost,node-rebooted"];
+
+/// The same as they are read.
+const REQUEUE_RETRIES: u32 = 3;
+const REQUEUE_ON: [ExitKind; 3] = [ExitKind::AgentDied, ExitKind::Lost, ExitKind::NodeRebooted];
 
 /// Everything that the lines said, the last of each.
 #[derive(Debug, Default)]
@@ -223,6 +227,10 @@ impl Sbatch {
         }
         self.fill_outputs(options);
         self.fill_environment(options);
+        // Who asks for other retries, and names no ends, does not mean the ends of --requeue.
+        if self.requeue && options.retries != REQUEUE_RETRIES && options.retry_on == REQUEUE_ON {
+            options.retry_on.clear();
+        }
         let partition = self.queue.as_ref() == Some(&options.queue);
         let per_node = self.ntasks_per_node;
         options.slurm = SlurmFacts {

@@ -243,6 +243,8 @@ pub fn begin(text: &str) -> Result<String, String> {
     Ok(match lower.as_str() {
         "midnight" => "00:00".to_owned(),
         "noon" => "12:00".to_owned(),
+        "elevenses" => "11:00".to_owned(),
+        "fika" => "15:00".to_owned(),
         "teatime" => "16:00".to_owned(),
         "today" | "now" => "now".to_owned(),
         _ => match lower.strip_prefix("now+") {

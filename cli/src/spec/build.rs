@@ -66,6 +66,10 @@ pub fn build(
     stdin: Option<Vec<u8>>,
     request_id: String,
 ) -> Result<v1::SubmitRequest, SpecError> {
+    // Header lines may have given the one and the command line the other.
+    if options.race && options.array.is_none() {
+        return Err(SpecError::RaceAlone);
+    }
     let dir = options.dir.as_ref().map_or(here.dir.clone(), |dir| here.dir.join(dir));
     let mut spec = requested(options, here, &dir);
     match work {

@@ -10,7 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 /// Variables that describe the submitter's session, not the work.
 const SESSION_NAMES: [&str; 2] = ["XDG_RUNTIME_DIR", "DISPLAY"];
 /// Beginnings of such names.
-const SESSION_PREFIXES: [&str; 4] = ["DOCKET_", "DBUS_", "SSH_", "TERM"];
+const SESSION_PREFIXES: [&str; 6] = ["DOCKET_", "DBUS_", "SSH_", "TERM", "SLURM_", "SLURMD_"];
 
 /// So much of an entry that is refused is shown.
 const SHOWN_MAX: usize = 60;
@@ -85,9 +85,6 @@ fn passes(name: &OsStr, options: &JobOptions) -> bool {
         return options.env_only.iter().any(|wanted| wanted == name);
     }
     let bytes = name.as_bytes();
-    if options.slurm_env && bytes.starts_with(b"SLURM_") {
-        return false;
-    }
     let session = SESSION_NAMES.iter().any(|known| known.as_bytes() == bytes)
         || SESSION_PREFIXES.iter().any(|prefix| bytes.starts_with(prefix.as_bytes()));
     !session
@@ -165,14 +162,12 @@ mod tests {
     }
 
     #[test]
-    fn another_slurms_variables_stay_behind_where_docket_sets_its_own() {
+    fn another_slurms_variables_stay_behind_but_for_those_that_are_given() {
         let block = b"SLURM_JOB_ID=7\0SLURMD_X=1\0A=1\0";
-        let slurm = JobOptions { slurm_env: true, ..Default::default() };
-        assert_eq!(of(block, &slurm), Ok(vec![b"A=1".to_vec(), b"SLURMD_X=1".to_vec()]));
-        assert_eq!(of(block, &JobOptions::default()).unwrap().len(), 3);
-        let env = vec!["SLURM_JOB_ID=8".into()];
-        let given = JobOptions { env, ..slurm };
-        assert!(of(block, &given).unwrap().contains(&b"SLURM_JOB_ID=8".to_vec()));
+        let given = JobOptions { env: vec!["SLURM_JOB_ID=8".into()], ..Default::default() };
+        assert_eq!(of(block, &JobOptions::default()), Ok(vec![b"A=1".to_vec()]));
+        let vars = of(block, &given).unwrap();
+        assert_eq!(vars, [b"A=1".to_vec(), b"SLURM_JOB_ID=8".to_vec()]);
     }
 
     #[test]

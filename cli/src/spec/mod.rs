@@ -46,6 +46,9 @@ pub enum SpecError {
         /// What is wrong.
         why: String,
     },
+    /// A race of one.
+    #[error("--race: only the tasks of an array can race: give --array N-M")]
+    RaceAlone,
     /// `%q` in the name of an output file.
     #[error(
         "{option} {pattern}: there is no {unknown}: %j job, %t attempt, %n node, %x name, %u user, \

@@ -275,7 +275,9 @@ fn roll_back(copy: &Path, data: &Path) {
 fn put_back(split: &mut Split, put: fn(&Path, &Path)) {
     let all = ["-c", &Split::CPUS.to_string()];
     let known = running_job(&split.world, &all, "a", 5);
-    let [ended, runs, waits] = [("b", &[][..], 6), ("c", &[], 7), ("d", &all, 8)]
+    // The one that needs the whole node comes last in the queue: else the node were kept for it.
+    let last = [&all[..], &["--priority", "-1000"]].concat();
+    let [ended, runs, waits] = [("b", &[][..], 6), ("c", &[], 7), ("d", &last, 8)]
         .map(|(name, options, code)| waiting_job(&split.world, options, name, code));
     let dir = split.world.dir().to_owned();
     let (data, copy) = (dir.join("controller"), dir.join("controller.older"));
