@@ -2,7 +2,7 @@
 //! each is refused with what to write instead.
 
 /// Options of Slurm that docket spells otherwise, or has no use for.
-const SLURM: [(&[&str], &str); 23] = [
+const SLURM: [(&[&str], &str); 25] = [
     (&["--partition"], "docket calls it -p or --queue"),
     (&["--ntasks", "-n"], "a docket job is one command: -c N reserves cpus for it"),
     (&["--nodes", "-N"], "a docket job runs on one node: -w NODE chooses it"),
@@ -27,15 +27,17 @@ const SLURM: [(&[&str], &str); 23] = [
     (&["--mail-type", "--mail-user"], "docket sends no mail: docket wait ID && …"),
     (&["--requeue", "--no-requeue"], "a job is run again only where you ask for it: --retries N"),
     (&["--exclude", "-x"], "choose nodes with --node-label k=v"),
-    (&["--licenses", "-L", "--reservation"], "docket has none: leave it out"),
+    (&["--licenses", "-L"], "docket calls it --resource NAME=N"),
+    (
+        &["--gres", "-G", "--gpus-per-node"],
+        "docket calls it --gpus N, and other consumables --resource NAME=N",
+    ),
+    (&["--reservation"], "docket has none: leave it out"),
     (&["--time-min"], "give the limit itself: --time DUR"),
 ];
 
 /// Options that the contract names and this version does not have, with what does the same now.
-const LATER: [(&[&str], &str); 2] = [
-    (&["--gpus", "-G", "--gres", "--resource"], "; mark the nodes that have it: --node-label k=v"),
-    (&["--watch"], ""),
-];
+const LATER: [(&[&str], &str); 1] = [(&["--watch"], "")];
 
 /// What to do instead of an option that docket does not have.
 pub fn hint(option: &str) -> Option<String> {

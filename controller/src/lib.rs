@@ -42,5 +42,6 @@ mod progress;
 pub use config::{Config, ConfigError, OnDisconnect, PartError, Retention, SnapshotEvery};
 pub use controller::{Claim, Controller, SnapshotRefused, StartError, claim, start, start_claimed};
 pub use directory::{DirectoryError, wal_dir};
+pub use docket_core::ledger::is_resource_name;
 pub use repair::{Repair, RepairError};
 pub use rpc::{Caller, REASON_KEY, ShutdownRequest, Sources, user_name};

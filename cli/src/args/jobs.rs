@@ -99,6 +99,8 @@ pub enum Column {
     State,
     Time,
     Cpus,
+    Gpus,
+    Resources,
     Node,
     Reason,
     Queue,

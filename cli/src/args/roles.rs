@@ -23,6 +23,12 @@ pub struct UpArgs {
     /// Memory to offer, such as 64G [default: the machine's]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub mem: Option<u64>,
+    /// GPUs to offer, a count: numbers 0 to N-1 [default: none]
+    #[arg(long, value_name = "N")]
+    pub gpus: Option<u32>,
+    /// So much of a named consumable to offer; may be repeated
+    #[arg(long, value_name = "NAME=N", value_parser = parse::amount)]
+    pub resource: Vec<(String, u64)>,
     /// Return when it serves, and leave it running; its log is DIR/up.log
     #[arg(long)]
     pub background: bool,
@@ -93,6 +99,12 @@ pub struct AgentArgs {
     /// Memory to offer, such as 64G [default: the machine's]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub mem: Option<u64>,
+    /// GPUs to offer, a count: numbers 0 to N-1 [default: none]
+    #[arg(long, value_name = "N")]
+    pub gpus: Option<u32>,
+    /// So much of a named consumable to offer; may be repeated
+    #[arg(long, value_name = "NAME=N", value_parser = parse::amount)]
+    pub resource: Vec<(String, u64)>,
     /// A label of the node; may be repeated
     #[arg(long, value_name = "K=V", value_parser = parse::label)]
     pub label: Vec<(String, String)>,

@@ -81,6 +81,12 @@ pub struct JobOptions {
     /// Memory to reserve, such as 2G or 512M [default: none reserved]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub mem: Option<u64>,
+    /// GPUs to reserve, a count; CUDA_VISIBLE_DEVICES names those it is given [default: none, and it sees none]
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub gpus: u32,
+    /// Some of a named consumable, of its node or of the cluster (a licence); may be repeated
+    #[arg(long, value_name = "NAME=N", value_parser = parse::amount)]
+    pub resource: Vec<(String, u64)>,
     /// Wall time after which it is ended, such as 90s, 1h30m or 01:30:00 [default: no limit]
     #[arg(short, long, value_name = "DUR", allow_negative_numbers = true, value_parser = units::positive_duration)]
     pub time: Option<Duration>,

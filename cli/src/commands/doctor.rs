@@ -4,6 +4,7 @@ use super::cgroups::cgroups;
 use super::context::{Context, now_ms};
 use crate::args::DoctorArgs;
 use crate::client::{Client, ClientError, default_data_dir, default_tcp};
+use crate::config::Settings;
 use crate::exit;
 use crate::failure::Failure;
 use crate::render::quantity::{date_time, size};
@@ -34,6 +35,7 @@ pub async fn doctor(context: &Context, args: &DoctorArgs) -> Result<u8, Failure>
     checks.extend(directory(&dir));
     checks.extend(cgroups());
     checks.extend([descriptors(), processes(), clock(), port()]);
+    checks.extend(gpus(Path::new("/dev")));
     checks.push(server(context).await);
     print(&context.renderer(args.output.form()).checks(&checks))?;
     let bad = checks.iter().any(|check| check.health == Health::Bad);
@@ -108,6 +110,31 @@ fn space(dir: &Path) -> Check {
             let free = stat.f_bavail.saturating_mul(stat.f_frsize);
             let health = if free < SPACE_MIN_BYTES { Health::Note } else { Health::Good };
             check("disk", health, format!("{} free in {}", size(free), existing.display()))
+        }
+    }
+}
+
+/// Gpus that the system has and that docket is not told of: it gives away only what it is told.
+fn gpus(dev: &Path) -> Option<Check> {
+    let found = (0..).take_while(|n| dev.join(format!("nvidia{n}")).exists()).count();
+    let told = Settings::load(None).ok().and_then(|settings| settings.text("agent", "gpus"));
+    gpu_check(found, told.as_deref())
+}
+
+fn gpu_check(found: usize, told: Option<&str>) -> Option<Check> {
+    match (found, told) {
+        (0, _) => None,
+        (found, None) => Some(check(
+            "gpus",
+            Health::Note,
+            format!(
+                "{found} in /dev, none is given to jobs: set gpus = {found} in [agent], or docket up --gpus \
+                 {found}"
+            ),
+        )),
+        (found, Some(told)) => {
+            let health = if told.parse() == Ok(found) { Health::Good } else { Health::Note };
+            Some(check("gpus", health, format!("{found} in /dev, {told} given to jobs")))
         }
     }
 }

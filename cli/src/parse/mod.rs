@@ -10,6 +10,6 @@ pub use after::{
 };
 pub use moment::begin;
 pub use words::{
-    Fence, Named, array, array_limit, exit_kind, fence, label, named, nearest, signal, signal_name,
-    state, task_id, time_change, warn_signal, warn_text,
+    Fence, Named, amount, array, array_limit, exit_kind, fence, label, named, nearest, signal,
+    signal_name, state, task_id, time_change, warn_signal, warn_text,
 };

@@ -1,6 +1,7 @@
 //! Single words with a fixed vocabulary: ids, states, signals, labels.
 
 use crate::render::kind_name;
+use controller::is_resource_name;
 use proto::v1::ExitKind;
 use proto::{TaskId, v1};
 use std::time::Duration;
@@ -58,6 +59,9 @@ pub enum ListError {
     /// Not `key=value`.
     #[error("a label is written key=value")]
     Label,
+    /// Not `NAME=N`.
+    #[error("a consumable is written NAME=N: a name of letters, digits, - _ . and 1 or more of it")]
+    Amount,
     /// Not a job id.
     #[error("no job id: give a number such as 123, or a task of an array such as 123_7")]
     Id,
@@ -265,6 +269,16 @@ pub fn label(text: &str) -> Result<(String, String), ListError> {
     }
 }
 
+/// Reads `NAME=N`: some of a named consumable.
+pub fn amount(text: &str) -> Result<(String, u64), ListError> {
+    let (name, amount) = text.split_once('=').ok_or(ListError::Amount)?;
+    let amount = amount.parse().ok().filter(|amount| *amount > 0).ok_or(ListError::Amount)?;
+    match is_resource_name(name) {
+        true => Ok((name.to_owned(), amount)),
+        false => Err(ListError::Amount),
+    }
+}
+
 /// The known word nearest to `word`, if one is near enough to be meant.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
@@ -342,6 +356,10 @@ mod tests {
     fn labels_and_states_are_strict() {
         assert_eq!(label("disk=ssd=fast"), Ok(("disk".to_owned(), "ssd=fast".to_owned())));
         assert!(label("disk").is_err() && label("=x").is_err() && label("x=").is_err());
+        assert_eq!(amount("matlab.v2=3"), Ok(("matlab.v2".to_owned(), 3)));
+        for bad in ["matlab", "matlab=0", "=1", "a b=1", "matlab=-1", "matlab=2G"] {
+            assert!(amount(bad).is_err(), "{bad}");
+        }
         assert_eq!(state("pend"), Ok("PEND".to_owned()));
         assert!(state("pending").is_err());
     }

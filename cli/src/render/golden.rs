@@ -173,6 +173,8 @@ fn an_empty_list_says_so() {
 #[test]
 fn show_tells_one_job_in_full() {
     let mut running = ran(task(118, "train", "RUN"), "gpu1", 8_049 * SECOND, None);
+    (running.gpus, running.gpu_ids) = (2, vec![0, 3]);
+    running.resources = [("matlab".to_owned(), 1)].into();
     running.time_limit_ms = Some(86_400 * SECOND);
     running.cancel_requested = true;
     running.pid = 77;
@@ -306,8 +308,12 @@ fn nodes() -> Vec<v1::Node> {
             cpus,
             mem_bytes: mem << 30,
             limits: "v2".to_owned(),
+            gpus: if name == "gpu1" { 8 } else { 0 },
+            resources: if name == "n1" { [("scratch".to_owned(), 4)].into() } else { [].into() },
             ..Default::default()
         }),
+        gpus_used: if name == "gpu1" { 4 } else { 0 },
+        resources_used: if name == "n1" { [("scratch".to_owned(), 1)].into() } else { [].into() },
         cpus_used: used,
         mem_used: (mem << 30) / 8,
         jobs: u32::from(used > 0),
@@ -334,6 +340,8 @@ fn nodes_are_a_table_of_80_columns() {
 
 #[test]
 fn operators_see_the_cluster_the_settings_and_the_checks() {
+    let (name, total) = ("matlab".to_owned(), 3);
+    let matlab = v1::ClusterResource { name, total, used: 2, left_over: 1 };
     let status = v1::StatusAnswer {
         cluster_id: "3f2a".to_owned(),
         generation: 1,
@@ -350,6 +358,7 @@ fn operators_see_the_cluster_the_settings_and_the_checks() {
         embedded: true,
         user: "mia".to_owned(),
         host: "login2".to_owned(),
+        resources: vec![matlab],
         ..Default::default()
     };
     golden("status.txt", &table().status(&status));

@@ -1,5 +1,6 @@
 //! Times, spans and sizes as people read them.
 
+use super::escape::line;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
@@ -83,6 +84,22 @@ fn size_unit(bytes: u64) -> (u64, char) {
         .into_iter()
         .find(|(unit, _)| bytes >= *unit)
         .unwrap_or((1, 'B'))
+}
+
+/// `matlab=1,scratch=2`; nothing: `-`.
+pub fn amounts(amounts: &std::collections::BTreeMap<String, u64>) -> String {
+    let all: Vec<String> = amounts.iter().map(|(name, n)| format!("{}={n}", line(name))).collect();
+    if all.is_empty() { "-".to_owned() } else { all.join(",") }
+}
+
+/// The gpus of a job: their indices once it has some, `0,2`; else how many it asks for, `2?`.
+pub fn gpus(task: &proto::v1::Task) -> String {
+    let ids: Vec<String> = task.gpu_ids.iter().map(u32::to_string).collect();
+    match (task.gpus, ids.is_empty()) {
+        (0, true) => "-".to_owned(),
+        (asked, true) => format!("{asked}?"),
+        (_, false) => ids.join(","),
+    }
 }
 
 /// `1,204`.

@@ -67,6 +67,23 @@ fn connector(controllers: &[String]) -> Result<Connector, Failure> {
     if tcp.is_empty() { Err(RoleError::NoControllers.into()) } else { Ok(Connector::Tcp(tcp)) }
 }
 
+/// What it offers beside cpus and memory.
+pub(super) fn offer(
+    settings: &mut Settings,
+    gpus: Option<u32>,
+    resources: &[(String, u64)],
+) -> Result<(), Failure> {
+    if let Some(gpus) = gpus {
+        settings.put_option("agent", "gpus", &gpus.to_string(), "--gpus")?;
+    }
+    if !resources.is_empty() {
+        let all: Vec<String> =
+            resources.iter().map(|(name, amount)| format!("{name}={amount}")).collect();
+        settings.put_option("agent", "resources", &all.join(","), "--resource")?;
+    }
+    Ok(())
+}
+
 fn apply_options(settings: &mut Settings, args: &AgentArgs) -> Result<(), Failure> {
     if let Some(controllers) = &args.controllers {
         settings.put_option("agent", "controllers", controllers, "--controllers")?;
@@ -80,6 +97,7 @@ fn apply_options(settings: &mut Settings, args: &AgentArgs) -> Result<(), Failur
     if let Some(mem) = args.mem {
         settings.put_option("agent", "mem", &exact_size(mem), "--mem")?;
     }
+    offer(settings, args.gpus, &args.resource)?;
     if !args.label.is_empty() {
         let labels: Vec<String> =
             args.label.iter().map(|(name, value)| format!("{name}={value}")).collect();

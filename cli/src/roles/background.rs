@@ -196,6 +196,10 @@ fn docket(args: &UpArgs, stage: &str) -> Command {
     option("--http", args.http.clone().map(Into::into));
     option("--cpus", args.cpus.map(|cpus| cpus.to_string().into()));
     option("--mem", args.mem.map(|mem| exact_size(mem).into()));
+    option("--gpus", args.gpus.map(|gpus| gpus.to_string().into()));
+    for (name, amount) in &args.resource {
+        option("--resource", Some(format!("{name}={amount}").into()));
+    }
     option("--idle-exit", args.idle_exit.map(|time| exact_duration(time).into()));
     option("--config", args.config.clone().map(Into::into));
     let mut command = Command::new("/proc/self/exe");

@@ -104,7 +104,7 @@ fn apply_options(settings: &mut Settings, dir: &Path, args: &UpArgs) -> Result<(
     if let Some(mem) = args.mem {
         settings.put_option("agent", "mem", &exact_size(mem), "--mem")?;
     }
-    Ok(())
+    super::agent::offer(settings, args.gpus, &args.resource)
 }
 
 fn warn_of_network(dir: &Path) {

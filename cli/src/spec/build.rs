@@ -112,6 +112,8 @@ fn requested(options: &JobOptions, here: &Here, dir: &Path) -> v1::JobSpec {
         dir: dir.as_os_str().as_bytes().to_vec(),
         cpus: options.cpus.max(1),
         mem_bytes: options.mem.unwrap_or(0),
+        gpus: options.gpus,
+        resources: options.resource.iter().cloned().collect(),
         time_limit_ms: options.time.map(milliseconds),
         warn: options.signal,
         priority: options.priority,

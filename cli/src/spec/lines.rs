@@ -2,13 +2,13 @@
 
 use super::{Here, SpecError, Work, build};
 use crate::args::{AfterOptions, Disconnect, JobOptions};
-use crate::parse::{After, array, begin, dependency, exit_kind, nearest, warn_signal};
+use crate::parse::{After, amount, array, begin, dependency, exit_kind, nearest, warn_signal};
 use proto::v1;
 use serde_json::{Map, Value};
 use std::time::Duration;
 
 /// Fields that a line may set.
-const INPUTS: [&str; 25] = [
+const INPUTS: [&str; 27] = [
     "after_ok",
     "after_any",
     "after_not_ok",
@@ -27,6 +27,8 @@ const INPUTS: [&str; 25] = [
     "dir",
     "cpus",
     "mem_bytes",
+    "gpus",
+    "resources",
     "time_limit_ms",
     "warn",
     "comment",
@@ -57,7 +59,7 @@ const OUTCOMES: [&str; 37] = [
     "start_time",
     "finish_time",
     "transient_since",
-    "gpus",
+    "gpu_ids",
     "rusage",
     "usage",
     "oom",
@@ -122,11 +124,7 @@ fn refuse_lost(fields: &Map<String, Value>) -> Result<(), String> {
                     give them, \"script\": \"#!/bin/sh\\n…\", or submit the script file"
             .to_owned());
     }
-    match given(fields, "gpus") {
-        None => Ok(()),
-        Some(count) if count.as_u64() == Some(0) => Ok(()),
-        Some(count) => Err(format!("gpus {count}: gpus are not in this version; only 0 is taken")),
-    }
+    Ok(())
 }
 
 fn work(fields: &Map<String, Value>) -> Result<Work, String> {
@@ -196,6 +194,12 @@ fn set_options(options: &mut JobOptions, fields: &Map<String, Value>) -> Result<
     if let Some(bytes) = number(fields, "mem_bytes", 0, i64::MAX)? {
         options.mem = Some(bytes.unsigned_abs());
     }
+    if let Some(gpus) = number(fields, "gpus", 0, i64::from(u32::MAX))? {
+        options.gpus = u32::try_from(gpus).map_err(|e| e.to_string())?;
+    }
+    if let Some(all) = given(fields, "resources") {
+        options.resource = amounts(all)?;
+    }
     if let Some(ms) = number(fields, "time_limit_ms", 1, i64::MAX)? {
         options.time = Some(Duration::from_millis(ms.unsigned_abs()));
     }
@@ -213,6 +217,14 @@ fn set_options(options: &mut JobOptions, fields: &Map<String, Value>) -> Result<
         Some(_) => return Err("on_disconnect: exit or unknown".to_owned()),
     };
     Ok(())
+}
+
+/// Consumables by name: `{"matlab": 1}`.
+fn amounts(value: &Value) -> Result<Vec<(String, u64)>, String> {
+    let wrong = || "resources: an object such as {\"matlab\": 1}, 1 or more of each".to_owned();
+    let all = value.as_object().ok_or_else(wrong)?;
+    let pair = |(name, n): (&String, &Value)| amount(&format!("{name}={n}")).map_err(|_| wrong());
+    all.iter().map(pair).collect()
 }
 
 /// What has to happen before it starts: lists of ids, and a time.
@@ -315,6 +327,9 @@ mod tests {
             queue: "default".to_owned(),
             state: "PEND".to_owned(),
             cpus: 1,
+            gpus: 2,
+            gpu_ids: vec![0, 3],
+            resources: [("matlab".to_owned(), 1)].into(),
             retries: 2,
             decided_wall_ms: Some(1),
             array: Some(v1::ArrayView {
@@ -325,7 +340,8 @@ mod tests {
             ..v1::Task::default()
         };
         let spec = line(&crate::render::task_line(&shown)).unwrap().unwrap().spec.unwrap();
-        assert_eq!((spec.argv, spec.retries), (vec![b"true".to_vec()], 2));
+        assert_eq!((spec.argv, spec.retries, spec.gpus), (vec![b"true".to_vec()], 2, 2));
+        assert_eq!(spec.resources, [("matlab".to_owned(), 1)].into());
         assert_eq!(spec.array.unwrap().limit, Some(2));
     }
 
@@ -384,7 +400,10 @@ mod tests {
             ("[]", "not a JSON object"),
             (r#"[{"command":["x"]}]"#, "-o jsonl"),
             (r#"{"command":["x"],"script":true}"#, "stored script"),
-            (r#"{"command":["x"],"gpus":1}"#, "gpus 1: "),
+            (r#"{"command":["x"],"gpus":-1}"#, "gpus"),
+            (r#"{"command":["x"],"resources":{"a b":1}}"#, "resources"),
+            (r#"{"command":["x"],"resources":{"matlab":0}}"#, "resources"),
+            (r#"{"command":["x"],"resources":["matlab"]}"#, "resources"),
             (r#"{"comand":["x"]}"#, "did you mean command?"),
             (r#"{"command":"x"}"#, "list of strings"),
             (r#"{"command":[]}"#, "no command"),

@@ -5,7 +5,7 @@ use crate::ledger::{
     What, points,
 };
 use crate::scheduler::{self, NodeVerdict, Outlook, Rank, Reach, Refusal, Start, Why};
-use crate::words;
+use crate::{held, words};
 use proto::{TaskId, v1};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -172,6 +172,9 @@ fn queued(
     }
     let start = outlook.start(id);
     answer.lines.extend(prospects(job, &why, start.as_ref()));
+    answer
+        .lines
+        .extend(why.cluster.iter().flat_map(|missing| held::of_cluster(ledger, id, missing)));
     answer.start_wall_ms = start.and_then(|start| start.kept.at_wall_ms);
 }
 
@@ -217,7 +220,7 @@ fn prospects(job: &Job, why: &Why, start: Option<&Start>) -> Option<String> {
              cancel {id}, and ask for {instead}."
         ));
     }
-    if why.starts || why.limit.is_some() {
+    if why.starts || why.limit.is_some() || why.cluster.is_some() {
         return None;
     }
     let find = |wanted: fn(&Refusal) -> bool| {
@@ -556,6 +559,7 @@ fn ended(ledger: &Ledger, job: &Job, output: bool, answer: &mut v1::ExplainAnswe
             false => format!("The real end came later and changes nothing: {real}."),
         });
     }
+    answer.lines.extend(held::of_ended(ledger, job));
     if end.leftover > 0 {
         answer.lines.push(format!("{} of its processes were still alive then.", end.leftover));
     }

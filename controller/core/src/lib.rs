@@ -8,6 +8,7 @@ mod explain;
 #[cfg(test)]
 mod explain_tests;
 mod forecast;
+mod held;
 pub mod leader;
 pub mod ledger;
 pub mod scheduler;
@@ -16,4 +17,5 @@ mod words;
 pub use events::events;
 pub use explain::{Sight, Word, explain};
 pub use forecast::forecast;
+pub use held::left_on;
 pub use words::duration as duration_words;

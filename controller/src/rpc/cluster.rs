@@ -69,9 +69,11 @@ impl v1::cluster_server::Cluster for Cluster {
         let look = |view: crate::pump::View<'_>| {
             let ledger = view.ledger;
             let id = ledger.cluster_id().to_owned();
-            (id, ledger.generation(), ledger.applied(), ledger.counts())
+            let resources = resources(ledger);
+            (id, ledger.generation(), ledger.applied(), ledger.counts(), resources)
         };
-        let (cluster_id, generation, applied, counts) = self.shared.pump.read(look).await?;
+        let (cluster_id, generation, applied, counts, resources) =
+            self.shared.pump.read(look).await?;
         Ok(Response::new(v1::StatusAnswer {
             cluster_id,
             generation,
@@ -91,6 +93,7 @@ impl v1::cluster_server::Cluster for Cluster {
             user: about.user.clone(),
             host: about.host.clone(),
             disk_full: self.shared.node.disk_full(),
+            resources,
         }))
     }
 
@@ -164,6 +167,22 @@ impl v1::cluster_server::Cluster for Cluster {
     }
 }
 
+/// What the cluster offers, and who binds how much of it.
+fn resources(ledger: &Ledger) -> Vec<v1::ClusterResource> {
+    let one = |(name, total): (&std::sync::Arc<str>, &u64)| v1::ClusterResource {
+        name: name.to_string(),
+        total: *total,
+        used: ledger.used_of_cluster(name),
+        left_over: ledger
+            .holders(name)
+            .iter()
+            .filter(|holder| holder.leftover.is_some())
+            .map(|holder| holder.amount)
+            .sum(),
+    };
+    ledger.offers().iter().map(one).collect()
+}
+
 /// Agents of one name are told apart by their ids. If two are up, `--node` and `%n` cannot tell them
 /// apart: their operator should know.
 fn note_shared_names(nodes: &mut [v1::Node]) {
@@ -201,7 +220,10 @@ fn node_to_wire(ledger: &Ledger, node: NodeView) -> Option<v1::Node> {
     if !agent.strays().is_empty() {
         notes.push(format!("{} attempts unknown to the ledger", agent.strays().len()));
     }
+    notes.extend(docket_core::left_on(ledger, agent));
     Some(v1::Node {
+        gpus_used: u32::try_from(used.gpus).unwrap_or(u32::MAX),
+        resources_used: used.named.iter().map(|(name, n)| (name.to_string(), *n)).collect(),
         name: agent.name().to_owned(),
         agent_id: node.agent_id,
         state: node.state.as_str().to_owned(),

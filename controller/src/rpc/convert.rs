@@ -3,7 +3,8 @@
 
 use super::identity::Caller;
 use docket_core::ledger::{
-    ARRAY_MAX, DEPENDENCIES_MAX, DRAIN_REASON_MAX, Ranges, StateName, judge_dependencies,
+    ARRAY_MAX, ASKED_MAX, DEPENDENCIES_MAX, DRAIN_REASON_MAX, RESOURCE_NAME_RULE, Ranges,
+    StateName, judge_dependencies, judge_resources,
 };
 use prost::Message as _;
 use proto::{JobId, TaskId, v1};
@@ -284,6 +285,10 @@ fn check_resources(spec: &v1::JobSpec) -> Result<(), Invalid> {
             return Err(invalid(field, value.to_string(), format!("at most {CPUS_MAX}")));
         }
     }
+    judge_resources(&spec.resources).map_err(|why| {
+        let allowed = format!("at most {ASKED_MAX} as NAME=N; {RESOURCE_NAME_RULE}");
+        invalid("--resource", why, allowed)
+    })?;
     if let Some(node) = &spec.node {
         text("--node", node, NAME_MAX_BYTES)?;
     }

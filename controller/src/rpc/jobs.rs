@@ -9,7 +9,8 @@ use super::server::{Shared, conceal, in_time};
 use super::status::{answer_too_large, code_number, rejected, unexpected};
 use super::{cancel, list, wait};
 use crate::proposer::{Accepted, Pending};
-use docket_core::ledger::{Outcome, Rejection, lease_asked};
+use docket_core::ledger::{Ledger, Outcome, Rejection, lease_asked};
+use docket_core::scheduler::never;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use prost::Message as _;
@@ -98,6 +99,23 @@ fn partition_words(partition: &str) -> String {
     format!("partition {partition} is without effect: this cluster has no queues configured")
 }
 
+/// What whoever submits this job should hear at once.
+fn warnings(ledger: &Ledger, job: u64, spec: &v1::JobSpec) -> Vec<String> {
+    let lease = lease_asked(spec, ledger.policy()).filter(|_| spec.retries > 0);
+    let never = never(ledger, spec).map(|why| {
+        format!(
+            "job {job} waits until something joins that can run it: {why}; docket explain {job}"
+        )
+    });
+    never.into_iter().chain(lease.map(|ms| lease_words(job, ms))).collect()
+}
+
+/// Whether there could be nodes that can never run it: every node has a cpu.
+fn asks_more(spec: &v1::JobSpec) -> bool {
+    let named = spec.node.is_some() || !spec.node_labels.is_empty() || !spec.resources.is_empty();
+    named || spec.cpus > 1 || spec.mem_bytes > 0 || spec.gpus > 0
+}
+
 /// Said once to whoever submits a job that its node may have to end (design 3).
 fn lease_words(job: u64, lease_ms: u64) -> String {
     let after = docket_core::duration_words(lease_ms);
@@ -131,10 +149,10 @@ impl v1::jobs_server::Jobs for Jobs {
         let ValidSubmit { command, blobs } = convert::submit(request, &caller)?;
         let accepted = self.shared.propose(v1::command::Kind::Submit(command), blobs).await?;
         let mut answer = submitted(accepted)?;
-        if spec.retries > 0 {
-            let lease = move |view: crate::pump::View<'_>| lease_asked(&spec, view.ledger.policy());
-            let lease = self.shared.pump.read(lease).await?;
-            answer.warning = lease.map(|ms| lease_words(answer.job, ms)).unwrap_or_default();
+        if spec.retries > 0 || asks_more(&spec) {
+            let job = answer.job;
+            let look = move |view: crate::pump::View<'_>| warnings(view.ledger, job, &spec);
+            answer.warning = self.shared.pump.read(look).await?.join("; ");
         }
         if let Some(partition) = partition {
             let lease = std::mem::take(&mut answer.warning);

@@ -57,6 +57,7 @@ mod order;
 mod outage;
 mod patterns;
 mod replay;
+mod resources;
 mod retries;
 mod service;
 mod set;

@@ -133,6 +133,9 @@ pub struct NodeJson {
     mem_bytes: u64,
     mem_used_bytes: u64,
     gpus: u32,
+    gpus_used: u32,
+    resources: BTreeMap<String, u64>,
+    resources_used: BTreeMap<String, u64>,
     labels: BTreeMap<String, String>,
     limits: Option<String>,
     limits_by: Option<LimitsByJson>,
@@ -170,6 +173,9 @@ impl From<&v1::Node> for NodeJson {
             mem_bytes: has.mem_bytes,
             mem_used_bytes: node.mem_used,
             gpus: has.gpus,
+            gpus_used: node.gpus_used,
+            resources: has.resources,
+            resources_used: node.resources_used.clone(),
             labels: has.labels.into_iter().collect(),
             limits: Some(has.limits).filter(|text| !text.is_empty()),
             limits_by: has.limits_by.map(LimitsByJson::from),
@@ -202,6 +208,24 @@ pub struct StatusJson {
     user: String,
     host: String,
     disk_full: bool,
+    resources: Vec<ClusterResourceJson>,
+}
+
+/// Of a named consumable of the cluster: how much there is, is bound, and is bound by what is over and not
+/// proven dead.
+#[derive(Serialize)]
+struct ClusterResourceJson {
+    name: String,
+    total: u64,
+    used: u64,
+    left_over: u64,
+}
+
+impl From<&v1::ClusterResource> for ClusterResourceJson {
+    fn from(resource: &v1::ClusterResource) -> Self {
+        let v1::ClusterResource { name, total, used, left_over } = resource.clone();
+        ClusterResourceJson { name, total, used, left_over }
+    }
 }
 
 impl From<&v1::StatusAnswer> for StatusJson {
@@ -225,6 +249,7 @@ impl From<&v1::StatusAnswer> for StatusJson {
             user: status.user.clone(),
             host: status.host.clone(),
             disk_full: status.disk_full,
+            resources: status.resources.iter().map(ClusterResourceJson::from).collect(),
         }
     }
 }

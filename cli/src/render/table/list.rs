@@ -4,7 +4,7 @@ use super::paint;
 use crate::args::{Column, SortBy};
 use crate::render::escape::{bytes_line, command, line};
 use crate::render::layout::{Align, Column as Layout, Grid};
-use crate::render::quantity::{clock, count};
+use crate::render::quantity::{amounts, clock, count, gpus};
 use crate::render::{ListLayout, ListSummary, View, reason, task_id};
 use proto::v1::Task;
 
@@ -66,6 +66,8 @@ fn shape(column: Column) -> Layout {
         Column::State => left("STATE", 6),
         Column::Time => right("TIME", 9),
         Column::Cpus => right("CPUS", 4),
+        Column::Gpus => left("GPUS", 4),
+        Column::Resources => left("RESOURCES", 9),
         Column::Node => left("NODE", 4).shrinking(),
         Column::Reason => left("REASON", 6).shrinking(),
         Column::Queue => left("QUEUE", 5).shrinking(),
@@ -92,6 +94,8 @@ fn cell(column: Column, task: &Task, view: &View) -> String {
         Column::State => shown_state(task).to_owned(),
         Column::Time => spent(task, view).map_or_else(|| "-".to_owned(), clock),
         Column::Cpus => task.cpus.to_string(),
+        Column::Gpus => gpus(task),
+        Column::Resources => amounts(&task.resources),
         Column::Node => task.node.as_ref().map_or_else(|| "-".to_owned(), |node| line(node)),
         Column::Reason => reason::cell(task, view),
         Column::Queue => line(&task.queue),

@@ -6,7 +6,7 @@ use crate::render::layout::{Align, Column, Grid, wrap};
 use crate::render::limits;
 use crate::render::quantity::{count, last_word, share, span};
 use crate::render::{Check, SettingRow, View, named};
-use proto::v1::{CancelResult, Node, StatusAnswer};
+use proto::v1::{CancelResult, ClusterResource, Node, StatusAnswer};
 
 /// `docket nodes`.
 pub fn nodes(nodes: &[Node], view: &View) -> String {
@@ -37,14 +37,21 @@ fn node_row(node: &Node) -> Vec<String> {
     let has = node.resources.clone().unwrap_or_default();
     let limits = limits::note(&has);
     let notes = Some(line(&node.notes)).filter(|notes| !notes.is_empty());
-    let notes: Vec<String> = [notes, limits].into_iter().flatten().collect();
+    let named = has.resources.iter().map(|(name, all)| {
+        let used = node.resources_used.get(name).copied().unwrap_or(0);
+        format!("{name} {used}/{all}")
+    });
+    let notes: Vec<String> = notes.into_iter().chain(named).chain(limits).collect();
     vec![
         line(&node.name),
         line(&node.state),
         node.last_word_ms.map_or_else(|| "-".to_owned(), last_word),
         format!("{}/{}", node.cpus_used, has.cpus),
         share(node.mem_used, has.mem_bytes),
-        if has.gpus == 0 { "-".to_owned() } else { has.gpus.to_string() },
+        match (has.gpus, node.gpus_used) {
+            (0, 0) => "-".to_owned(),
+            (all, used) => format!("{used}/{all}"),
+        },
         node.jobs.to_string(),
         notes.join(", "),
     ]
@@ -64,6 +71,8 @@ pub fn status(status: &StatusAnswer) -> String {
     let listen = if status.listen.is_empty() { "its socket only" } else { status.listen.as_str() };
     let http = if status.http.is_empty() { "none" } else { status.http.as_str() };
     let kind = if status.embedded { "embedded node" } else { "controller" };
+    let resources = status.resources.iter().map(cluster_resource).collect::<Vec<_>>().join(", ");
+    let resources = (!resources.is_empty()).then_some(("resources", resources));
     let disk = if status.disk_full { "full: no new jobs are taken" } else { "room" };
     let rows = [
         ("cluster", format!("{}, generation {}", line(&status.cluster_id), status.generation)),
@@ -86,7 +95,18 @@ pub fn status(status: &StatusAnswer) -> String {
         ("listen", line(listen)),
         ("http", line(http)),
     ];
-    rows.iter().map(|(label, text)| format!("{label:<10} {text}\n")).collect()
+    let rows = rows.into_iter().chain(resources);
+    rows.map(|(label, text)| format!("{label:<10} {text}\n")).collect()
+}
+
+/// `matlab 1/2`, and how much of that nobody uses for certain.
+fn cluster_resource(resource: &ClusterResource) -> String {
+    let ClusterResource { name, total, used, left_over } = resource;
+    let left = match left_over {
+        0 => String::new(),
+        left => format!(" ({left} left over: docket nodes)"),
+    };
+    format!("{} {used}/{total}{left}", line(name))
 }
 
 /// `docket cancel`: what became of each job; those refused are told as errors.

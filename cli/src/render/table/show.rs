@@ -32,6 +32,7 @@ pub fn show(task: &Task, view: &View) -> String {
     }
     out.push_str(&times(task, view));
     out.push_str(&used(task));
+    out.push_str(&beside(task, view));
     out.push_str(&output(task, view));
     out.push_str(&stderr_tail(task));
     out.push_str(&next(task));
@@ -72,6 +73,7 @@ fn array_words(task: &Task, array: &ArrayView, view: &View) -> String {
     out.push_str(&field("tasks", &tasks, view));
     out.push_str(&field("now", &reason::array(array), view));
     out.push_str(&used(task));
+    out.push_str(&beside(task, view));
     out.push_str(&field(
         "each task",
         &format!("docket show {}_N, docket logs {0}_N", task.job),
@@ -191,6 +193,23 @@ fn used(task: &Task) -> String {
         }
         None => format!("  asked      {cpus}, memory {asked}\n"),
     }
+}
+
+/// Gpus and named consumables, if it asks for some.
+fn beside(task: &Task, view: &View) -> String {
+    let mut out = String::new();
+    if task.gpus > 0 {
+        let ids: Vec<String> = task.gpu_ids.iter().map(u32::to_string).collect();
+        let given = match ids.is_empty() {
+            true => format!("{} asked", task.gpus),
+            false => format!("{} asked, given: {}", task.gpus, ids.join(",")),
+        };
+        out.push_str(&field("gpus", &given, view));
+    }
+    if !task.resources.is_empty() {
+        out.push_str(&field("resources", &q::amounts(&task.resources), view));
+    }
+    out
 }
 
 /// Said where nobody counted the whole tree.

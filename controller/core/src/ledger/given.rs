@@ -29,7 +29,12 @@ pub fn is_resource_name(name: &str) -> bool {
 
 /// What the state machine relies on in what a job asks for.
 pub(super) fn judge(asked: &BTreeMap<String, u64>) -> Result<(), Rejection> {
-    let refused = |why: String| Err(Rejection::malformed("spec.resources", why));
+    judge_asked(asked).map_err(|why| Rejection::malformed("spec.resources", why))
+}
+
+/// The same for the edge, in words.
+pub fn judge_asked(asked: &BTreeMap<String, u64>) -> Result<(), String> {
+    let refused = Err;
     if asked.len() > ASKED_MAX {
         return refused(format!("{} given, at most {ASKED_MAX}", asked.len()));
     }

@@ -5,6 +5,7 @@
 use super::book::Ledger;
 use super::cause::{Proof, What, Who};
 use super::given::Given;
+use super::job::Job;
 use super::node::Agent;
 use super::state::Grant;
 use super::thaw::{Broken, Reader, attempt, grant_of};
@@ -28,6 +29,19 @@ pub struct Leftover {
     pub(super) started: bool,
     /// Its node came back without it: what it had of that is free again.
     pub(super) off_node: bool,
+}
+
+/// Who holds some of what the cluster offers.
+#[derive(Clone, Copy, Debug)]
+pub struct Holder<'a> {
+    /// Which task.
+    pub task: TaskId,
+    /// How much.
+    pub amount: u64,
+    /// The job, while it is on a node.
+    pub job: Option<&'a Job>,
+    /// It is over, and nobody knows whether it still lives.
+    pub leftover: Option<&'a Leftover>,
 }
 
 /// All of them, by the agent that had them.
@@ -68,6 +82,17 @@ impl Leftovers {
 }
 
 impl Leftover {
+    /// What it holds, in words: `gpus 0,1, matlab 1`.
+    pub fn holds(&self) -> String {
+        let node = self.on_node();
+        let ids = node.map(|given| given.gpus.iter().map(u32::to_string).collect::<Vec<_>>());
+        let gpus = ids.filter(|ids| !ids.is_empty()).map(|ids| format!("gpus {}", ids.join(",")));
+        let named = node.map(|given| &given.node).into_iter();
+        let named = named.chain(self.of_cluster().map(|given| &given.cluster)).flatten();
+        let named = named.map(|(name, amount)| format!("{name} {amount}"));
+        gpus.into_iter().chain(named).collect::<Vec<_>>().join(", ")
+    }
+
     /// What of it is bound on its node.
     pub(super) fn on_node(&self) -> Option<&Given> {
         let something = |given: &&Given| !given.gpus.is_empty() || !given.node.is_empty();
@@ -259,18 +284,21 @@ impl Ledger {
         true
     }
 
-    /// Tasks that hold some of what the cluster offers under that name, on nodes or left over, and whether
-    /// the second.
-    pub fn holders(&self, name: &str) -> Vec<(TaskId, u64, Option<&Leftover>)> {
+    /// Who holds some of what the cluster offers under that name, on nodes or left over.
+    pub fn holders(&self, name: &str) -> Vec<Holder<'_>> {
         let of =
             |grant: &Grant| grant.given.as_ref().and_then(|given| given.cluster.get(name)).copied();
         let live = self
             .agents()
             .flat_map(|agent| self.held_by(agent.id()).chain(self.waiting_on(agent.id())));
-        let live = live.filter_map(|job| Some((job.task_id(), of(job.state().binding()?)?, None)));
-        let left = self.leftovers.all();
-        let left =
-            left.filter_map(|(id, leftover)| Some((id.task, of(&leftover.grant)?, Some(leftover))));
+        let live = live.filter_map(|job| {
+            let (task, amount) = (job.task_id(), of(job.state().binding()?)?);
+            Some(Holder { task, amount, job: Some(job), leftover: None })
+        });
+        let left = self.leftovers.all().filter_map(|(id, leftover)| {
+            let (task, amount) = (id.task, of(&leftover.grant)?);
+            Some(Holder { task, amount, job: None, leftover: Some(leftover) })
+        });
         live.chain(left).collect()
     }
 }

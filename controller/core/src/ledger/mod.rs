@@ -74,12 +74,14 @@ pub(crate) use depend::culprit;
 pub use depend::{DEPENDENCIES_MAX, Waits, judge_dependencies};
 pub use drain::{DRAIN_REASON_MAX, Drained};
 pub use exit::{ExitReason, WaitEnd};
-pub use given::{ASKED_MAX, Amounts, Given, RESOURCE_NAME_RULE, is_resource_name};
+pub use given::{
+    ASKED_MAX, Amounts, Given, RESOURCE_NAME_RULE, is_resource_name, judge_asked as judge_resources,
+};
 pub use ids::IDS_PER_GENERATION;
 pub use image::{Frozen, IMAGE_CHUNK_BYTES};
 pub use index::{Bound, Used};
 pub use job::{CancelIntent, Job, SignalRequest, SuspendIntent};
-pub use leftover::Leftover;
+pub use leftover::{Holder, Leftover};
 pub(crate) use limits::Room;
 pub use limits::{Counted, Reached, Whose};
 pub(crate) use line::{Line, Place, kill_grace};

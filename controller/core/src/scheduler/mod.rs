@@ -19,10 +19,11 @@ mod tests;
 
 pub use feasible::{Refusal, Resource, Short, feasible, id_taken, refusals};
 pub use plan::{Placement, Plan, Unplaced, plan, plan_at};
+pub(crate) use pool::free_by;
 pub use pool::{Missing, Pool};
 pub use rank::{Ahead, Rank};
 pub use reserve::Kept;
 pub use view::{Free, Reach};
 pub(crate) use why::why_by_ledger;
 pub use why::{NodeVerdict, Outlook, Start, Why, why};
-pub use would::{Would, would};
+pub use would::{Would, never, would};

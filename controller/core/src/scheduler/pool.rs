@@ -1,6 +1,7 @@
 //! What the cluster offers to all nodes together, licences and the like, as a pass uses it up.
 
 use super::feasible::{Resource, Short};
+use super::reserve::End;
 use crate::ledger::{Amounts, Ask, Ledger};
 use proto::TaskId;
 use std::collections::BTreeMap;
@@ -81,13 +82,35 @@ impl Missing {
         self.each().all(|missing| missing.short.asked <= missing.all)
     }
 
-    /// Names of what is short.
-    pub fn names(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.each().filter_map(|missing| match &missing.short.what {
+    /// Name of what is short.
+    pub fn name(&self) -> Option<&Arc<str>> {
+        match &self.short.what {
             Resource::Named(name) => Some(name),
             _ => None,
-        })
+        }
     }
+}
+
+/// When all that is missing is free by the time limits of who holds it, wall ms; `None`: nobody knows.
+pub fn free_by(ledger: &Ledger, missing: &Missing) -> Option<u64> {
+    let each = missing.each().map(|missing| one_free_by(ledger, missing));
+    each.collect::<Option<Vec<u64>>>()?.into_iter().max()
+}
+
+fn one_free_by(ledger: &Ledger, missing: &Missing) -> Option<u64> {
+    let holders = ledger.holders(missing.name()?);
+    let end = |job| End::of(job).and_then(|end| end.at_wall_ms);
+    let mut ends: Vec<(u64, u64)> = holders
+        .iter()
+        .filter_map(|holder| Some((holder.job.and_then(end)?, holder.amount)))
+        .collect();
+    ends.sort_unstable();
+    let mut free = missing.short.has;
+    let enough = ends.into_iter().find(|(_, amount)| {
+        free = free.saturating_add(*amount);
+        free >= missing.short.asked
+    });
+    enough.map(|(at, _)| at.max(ledger.wall()))
 }
 
 impl fmt::Display for Missing {

@@ -36,8 +36,8 @@ pub(super) struct Reservations<'a> {
 
 /// When something leaves a node, and what it gives back.
 #[derive(Clone, Copy, Debug)]
-struct End<'a> {
-    at_wall_ms: Option<u64>,
+pub(super) struct End<'a> {
+    pub at_wall_ms: Option<u64>,
     task: TaskId,
     gives: Gives<'a>,
 }
@@ -175,7 +175,7 @@ impl<'a> End<'a> {
     /// Of what is bound on a node. A task that is stopped ends nobody knows when, and so does an attempt that
     /// is closed and not proven dead. One that was stopped before runs longer than this says: whoever waits
     /// for it does so from then on without anybody going before.
-    fn of(job: &'a Job) -> Option<End<'a>> {
+    pub fn of(job: &'a Job) -> Option<End<'a>> {
         let grant = job.state().binding()?;
         let runs = !job.stopped() && job.kind() != Kind::Waiting;
         let limit = job.time_limit_ms().filter(|_| runs);

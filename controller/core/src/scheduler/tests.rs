@@ -3,6 +3,7 @@
 mod backfill;
 mod limits;
 mod random;
+mod resources;
 mod shares;
 mod simulated;
 

@@ -25,19 +25,32 @@ pub struct Would {
 
 /// Asks it of a specification. Limits of users and queues are not looked at.
 pub fn would(ledger: &Ledger, reach: &Reach, spec: &v1::JobSpec) -> Would {
-    let ask = &Arc::new(Ask::of(spec));
-    let view = View::of(ledger, &reach.reachable, ledger.led());
+    let ask = Arc::new(Ask::of(spec));
+    let mut would = at_all(ledger, Some(reach), &ask);
+    if would.cluster.as_ref().is_none_or(Missing::could_start) {
+        let view = View::of(ledger, &reach.reachable, ledger.led());
+        would.start = soonest(ledger, view, &ask);
+    }
+    would
+}
+
+/// What whoever submits such a job should hear at once: why nothing that has joined could ever run it.
+/// `None`: something could; or no node has joined, so nobody knows.
+pub fn never(ledger: &Ledger, spec: &v1::JobSpec) -> Option<String> {
+    at_all(ledger, None, &Ask::of(spec)).warning()
+}
+
+fn at_all(ledger: &Ledger, reach: Option<&Reach>, ask: &Ask) -> Would {
     let mut nodes: Vec<NodeVerdict> = ledger
         .agents()
-        .map(|agent| look(ledger, agent, ask, Some(reach), Free::of(agent, ledger)))
+        .map(|agent| look(ledger, agent, ask, reach, Free::of(agent, ledger)))
         .collect();
     nodes.sort_by(|a, b| (&a.name, &a.agent_id).cmp(&(&b.name, &b.agent_id)));
     let cluster = Pool::of(ledger).missing(ask);
     let now = cluster.is_none() && nodes.iter().any(|node| node.refusal.is_none());
     let possible = cluster.as_ref().is_none_or(Missing::could_start);
     let ever = possible && nodes.iter().any(|node| !node.never());
-    let start = possible.then(|| soonest(ledger, view, ask)).flatten();
-    Would { nodes, cluster, now, ever, start }
+    Would { nodes, cluster, now, ever, start: None }
 }
 
 /// Behind all that waits now.

@@ -26,6 +26,8 @@ pub(super) struct Ask {
     pub array: Option<(u32, Option<u32>)>,
     /// Only on this node.
     pub node: Option<usize>,
+    /// Gpus, some of its node, some of the cluster.
+    pub more: (u32, u64, u64),
 }
 
 #[derive(Clone, Debug)]
@@ -44,8 +46,10 @@ fn ask() -> impl Strategy<Value = Ask> {
     let array =
         prop_oneof![5 => Just(None), 1 => (1u32..12, prop::option::of(1u32..4)).prop_map(Some)];
     let node = prop_oneof![6 => Just(None), 1 => (0usize..4).prop_map(Some)];
-    (0usize..3, 0usize..2, 1u32..9, 0u64..5, -3i32..4, limit, array, node).prop_map(
-        |(user, queue, cpus, mem, priority, limit_s, array, node)| Ask {
+    let some = |most: u64| prop_oneof![3 => Just(0), 1 => 1..most];
+    let more = (some(4).prop_map(|n| n as u32), some(5), some(4));
+    (0usize..3, 0usize..2, 1u32..9, 0u64..5, -3i32..4, limit, array, (node, more)).prop_map(
+        |(user, queue, cpus, mem, priority, limit_s, array, (node, more))| Ask {
             user,
             queue,
             cpus,
@@ -54,14 +58,16 @@ fn ask() -> impl Strategy<Value = Ask> {
             limit_s,
             array,
             node,
+            more,
         },
     )
 }
 
 fn case() -> impl Strategy<Value = Case> {
     let some = || prop::option::weighted(0.3, 1u64..12);
-    let policy = (some(), some(), some(), some(), 0u32..200).prop_map(
-        |(tasks, cpus, q_tasks, q_cpus, share)| {
+    let licences = prop::option::weighted(0.8, 0u64..5);
+    let policy = (some(), some(), some(), some(), 0u32..200, licences).prop_map(
+        |(tasks, cpus, q_tasks, q_cpus, share, licences)| {
             let short = QueuePolicy {
                 name: "short".to_owned(),
                 priority: 2,
@@ -73,6 +79,7 @@ fn case() -> impl Strategy<Value = Case> {
                 user_max_tasks: tasks,
                 user_max_cpus: cpus,
                 share_weight: Some(share),
+                resources: licences.into_iter().map(|n| ("matlab".to_owned(), n)).collect(),
                 queues: vec![short],
                 ..Policy::default()
             }
@@ -90,7 +97,14 @@ pub(super) fn agent(number: usize) -> String {
 
 pub(super) fn node_up(world: &mut World, number: usize, (cpus, gib): Node) {
     let id = agent(number);
-    let resources = v1::NodeResources { cpus, mem_bytes: gib << 30, ..Default::default() };
+    let offers = [("scratch".to_owned(), 4), ("matlab".to_owned(), 1)].into();
+    let resources = v1::NodeResources {
+        cpus,
+        mem_bytes: gib << 30,
+        gpus: 3,
+        resources: offers,
+        ..Default::default()
+    };
     let join = v1::Join { resources: Some(resources), ..join(&id, 1, "j") };
     world.apply(Command::AgentUp(v1::AgentUpCommand { join: Some(join) }));
     world.at_join(&id, Vec::new());
@@ -102,7 +116,11 @@ pub(super) fn submit_ask(world: &mut World, ask: &Ask) -> Option<JobId> {
         let ranges = vec![v1::TaskRange { first: 0, last: tasks - 1, step: 0 }];
         v1::ArraySpec { ranges, limit, ..Default::default() }
     });
+    let (gpus, scratch, matlab) = ask.more;
+    let named = [("scratch", scratch), ("matlab", matlab)].into_iter().filter(|(_, n)| *n > 0);
     let spec = v1::JobSpec {
+        gpus,
+        resources: named.map(|(name, n)| (name.to_owned(), n)).collect(),
         cpus: ask.cpus,
         mem_bytes: ask.mem << 30,
         priority: ask.priority,
@@ -157,6 +175,7 @@ fn queued(ledger: &Ledger) -> Vec<(TaskId, Job)> {
 
 /// What a plan leaves on each node, and what users, queues and arrays have then.
 struct After {
+    pool: Pool,
     free: BTreeMap<String, Free>,
     tasks: BTreeMap<String, u64>,
     cpus: BTreeMap<String, u64>,
@@ -166,6 +185,7 @@ struct After {
 fn after(ledger: &Ledger, plan: &Plan) -> After {
     let free = |agent: &crate::ledger::Agent| (agent.id().to_string(), Free::of(agent, ledger));
     let mut after = After {
+        pool: Pool::of(ledger),
         free: ledger.agents().map(free).collect(),
         tasks: BTreeMap::new(),
         cpus: BTreeMap::new(),
@@ -179,6 +199,8 @@ fn after(ledger: &Ledger, plan: &Plan) -> After {
         let free = after.free.get_mut(&*placed.agent_id).expect("a node that is there");
         assert!(free.covers(job.ask()), "over capacity: {placed:?}");
         free.take(job.ask());
+        assert_eq!(after.pool.missing(job.ask()), None, "over what the cluster has: {placed:?}");
+        after.pool.take(job.ask());
         after.count(job);
     }
     after
@@ -260,7 +282,12 @@ proptest! {
                 let free = &after.free[&**agent.id()];
                 feasible(job.ask(), agent, free, ledger.led()).is_none() && !kept_back(agent)
             });
-            let limited = why.limit.is_some() || !after.allows(ledger, &job);
+            let lacks = after.pool.missing(job.ask());
+            let kept = why.cluster.as_ref().is_some_and(|missing| missing.each().any(|m| m.kept_for.is_some()));
+            prop_assert!(why.cluster.is_none() || lacks.is_some() || kept, "{}: {}", id, &why.summary);
+            prop_assert!(why.cluster.is_some() || why.limit.is_some() || lacks.is_none() || open.is_none(),
+                "{}: {}", id, &why.summary);
+            let limited = why.limit.is_some() || why.cluster.is_some() || !after.allows(ledger, &job);
             prop_assert!(open.is_none() || limited, "{} fits and does not start: {}", id, why.summary);
             prop_assert!(!why.summary.is_empty());
         }

@@ -43,6 +43,7 @@ impl Sim {
             limit_s: Some(limit_s),
             array: None,
             node: None,
+            more: (0, 0, 0),
         };
         let job = submit_ask(&mut self.world, &ask).expect("nothing is limited");
         self.lasts.insert(job, runs_s * S);
