@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use testsuite::heavy_world;
 use testsuite::patience::{SOON, wait_until};
-use testsuite::world::World;
+use testsuite::world::{Pace, Split, World};
 
 /// Notes when it begins and when it ends; ends once `go` is there.
 const HOLDS: &str = "echo + $DOCKET_JOB_ID >> log; while [ ! -e go ]; do sleep 0.05; done; \
@@ -28,41 +28,46 @@ fn licences(world: &World) -> Value {
 fn two_licences_are_never_held_by_three_and_a_lost_holder_keeps_its_own() {
     let mut world = heavy_world!();
     world.set("DOCKET_CONTROLLER__RESOURCES", "matlab=2");
-    world.be_quick();
-    let address = World::free_address();
-    let mut talks = world.beside();
-    talks.talk_to(&format!("http://{address}"));
-    let _controller = world.controller(&address);
-    world.talk_to(&format!("http://{address}"));
-    let mut first = world.agent(&address, "n1", 4);
-    let jobs: Vec<u64> =
-        (0..5).map(|_| world.submit_sh(&["--resource", "matlab=1"], HOLDS)).collect();
-    wait_until("two of five run", SOON, || running(&world, &jobs).len() == 2);
-    assert_eq!(licences(&world), json!({"name": "matlab", "total": 2, "used": 2, "left_over": 0}));
-    let waits = world.show(jobs[2]);
+    let mut split = Split::start(world, Pace::QUICK);
+    let submit = |_| split.world.submit_sh(&["--resource", "matlab=1"], HOLDS);
+    let jobs: Vec<u64> = (0..5).map(submit).collect();
+    wait_until("two of five run", SOON, || running(&split.world, &jobs).len() == 2);
+    let all = |used: u64, left: u64| json!({"name": "matlab", "total": 2, "used": used, "left_over": left});
+    assert_eq!(licences(&split.world), all(2, 0));
+    let waits = split.world.show(jobs[2]);
     assert_eq!(waits["message"], "matlab: 1 asked, 0 of 2 free in the cluster");
     assert_eq!(waits["resources"], json!({"matlab": 1}));
+    wait_until("both have begun", SOON, || split.world.lines("log").len() == 2);
     // Its agent dies: both are EXIT agent-died, and their trees live on under the keeper.
-    first.kill9();
+    split.agent.kill9();
     for job in &jobs[..2] {
-        assert_eq!(world.wait_end(*job)["reason"]["kind"], "agent-died");
+        assert_eq!(split.world.wait_end(*job)["reason"]["kind"], "agent-died");
     }
-    let _second = world.agent(&address, "n2", 4);
-    wait_until("the licences are left over", SOON, || licences(&world)["left_over"] == 2);
-    let told = world.ok(&["explain", &jobs[2].to_string()]);
+    let address = split.address().to_owned();
+    let _second = split.world.agent(&address, "n2", 4);
+    assert_eq!(licences(&split.world), all(2, 2), "bound by what may live");
+    assert!(!split.world.processes_of(jobs[0]).is_empty(), "and does");
+    let told = told(&split.world, jobs[2]);
     assert!(told.contains("docket nodes confirm-dead n1"), "{told}");
-    assert!(running(&world, &jobs).is_empty(), "n2 has room and there is no licence");
+    assert!(running(&split.world, &jobs).is_empty(), "n2 has room and there is no licence");
     // The node is back, and is told to kill what is over: only then the next two begin.
-    let _first = world.agent(&address, "n1", 4);
-    wait_until("the next two run", SOON, || running(&world, &jobs).len() == 2);
-    assert_eq!(licences(&world)["left_over"], 0);
-    let events = world.ok(&["events", &jobs[0].to_string()]);
+    split.agent_again();
+    wait_until("the next two run", SOON, || running(&split.world, &jobs).len() == 2);
+    jobs[..2].iter().for_each(|job| split.world.must_be_gone(*job));
+    assert_eq!(licences(&split.world), all(2, 0));
+    let events = split.world.ok(&["events", &jobs[0].to_string()]);
     assert!(events.contains("is free again: its end was told"), "{events}");
-    world.touch("go");
+    split.world.touch("go");
     for job in &jobs[2..] {
-        assert_eq!(world.wait_end(*job)["state"], "DONE");
+        assert_eq!(split.world.wait_end(*job)["state"], "DONE");
     }
-    never_more_than(&world.lines("log"), 2);
+    never_more_than(&split.world.lines("log"), 2);
+}
+
+/// What `explain` says, on one line.
+fn told(world: &World, job: u64) -> String {
+    let text = world.ok(&["explain", &job.to_string()]);
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Of jobs that begin and end by their own word; what was killed ended before another could begin.
@@ -130,7 +135,7 @@ fn the_clusters_licences_are_set_while_it_runs_and_what_never_fits_is_said_at_on
     let job: u64 = lacks.text().trim().parse().unwrap();
     assert!(lacks.err().contains("matlab: 3 asked, 0 in all"), "{}", lacks.err());
     world.ok(&["cluster", "set", "resource.matlab", "2"]);
-    let told = world.ok(&["explain", &job.to_string()]);
+    let told = told(&world, job);
     assert!(told.contains("the cluster has 2 in all"), "{told}");
     assert!(told.contains("docket cluster set resource.matlab 3"), "{told}");
     world.ok(&["cluster", "set", "resource.matlab", "3"]);
