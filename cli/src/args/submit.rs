@@ -82,8 +82,8 @@ pub struct JobOptions {
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub mem: Option<u64>,
     /// GPUs to reserve, a count; CUDA_VISIBLE_DEVICES names those it is given [default: none, and it sees none]
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub gpus: u32,
+    #[arg(long, value_name = "N")]
+    pub gpus: Option<u32>,
     /// Some of a named consumable, of its node or of the cluster (a licence); may be repeated
     #[arg(long, value_name = "NAME=N", value_parser = parse::amount)]
     pub resource: Vec<(String, u64)>,
@@ -159,10 +159,6 @@ pub struct SlurmFacts {
     pub partition: bool,
     /// Wait for the end.
     pub wait: bool,
-    /// Gpus to reserve.
-    pub gpus: u32,
-    /// Named resources to reserve.
-    pub resources: Vec<(String, u64)>,
     /// Tasks in Slurm's sense, all on one node; 0: not said.
     pub tasks: u32,
     /// What `--ntasks-per-node` said.

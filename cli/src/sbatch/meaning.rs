@@ -222,6 +222,12 @@ impl Sbatch {
         or(&mut options.comment, self.comment.clone());
         or(&mut options.mem, self.memory(options.cpus));
         or(&mut options.after.begin, self.begin);
+        or(&mut options.gpus, Some(self.gpus()).filter(|gpus| *gpus > 0));
+        for (name, amount) in self.licenses.iter().chain(&self.gres.others) {
+            if options.resource.iter().all(|(given, _)| given != name) {
+                options.resource.push((name.clone(), *amount));
+            }
+        }
         if options.after.dependencies().is_empty() {
             options.after.dependency = self.dependency.iter().cloned().collect();
         }
@@ -236,8 +242,6 @@ impl Sbatch {
         options.slurm = SlurmFacts {
             partition,
             wait: self.wait,
-            gpus: self.gpus(),
-            resources: self.licenses.iter().chain(&self.gres.others).cloned().collect(),
             tasks: self.tasks(),
             tasks_per_node: per_node,
         };

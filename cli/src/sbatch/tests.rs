@@ -71,7 +71,7 @@ fn shown(options: &JobOptions) -> String {
     say("name", options.name.clone().unwrap_or_default(), "");
     say("cpus", options.cpus.to_string(), "1");
     say("mem", options.mem.map(|mem| (mem >> 20).to_string()).unwrap_or_default(), "");
-    say("gpus", options.slurm.gpus.to_string(), "0");
+    say("gpus", options.gpus.unwrap_or(0).to_string(), "0");
     say("time", options.time.map(units::exact_duration).unwrap_or_default(), "");
     say("out", os(&options.stdout), "");
     say("err", os(&options.stderr), &os(&options.stdout));
@@ -90,7 +90,7 @@ fn shown(options: &JobOptions) -> String {
     say("signal", options.signal.map(|s| crate::parse::warn_text(&s)).unwrap_or_default(), "");
     say("retries", options.retries.to_string(), "0");
     let resources: Vec<String> =
-        options.slurm.resources.iter().map(|(name, n)| format!("{name}:{n}")).collect();
+        options.resource.iter().map(|(name, n)| format!("{name}:{n}")).collect();
     say("resources", resources.join(","), "");
     let labels: Vec<String> = options.node_label.iter().map(|(k, v)| format!("{k}={v}")).collect();
     say("labels", labels.join(","), "");

@@ -112,7 +112,7 @@ fn requested(options: &JobOptions, here: &Here, dir: &Path) -> v1::JobSpec {
         dir: dir.as_os_str().as_bytes().to_vec(),
         cpus: options.cpus.max(1),
         mem_bytes: options.mem.unwrap_or(0),
-        gpus: options.gpus,
+        gpus: options.gpus.unwrap_or(0),
         resources: options.resource.iter().cloned().collect(),
         time_limit_ms: options.time.map(milliseconds),
         warn: options.signal,
@@ -143,8 +143,6 @@ fn requested(options: &JobOptions, here: &Here, dir: &Path) -> v1::JobSpec {
             Some(Fence::Proof) | None => None,
         },
         fence_proof: options.fence_after == Some(Fence::Proof),
-        gpus: options.slurm.gpus,
-        resources: options.slurm.resources.iter().cloned().collect(),
         slurm_env: options.slurm_env,
         node_labels: options.node_label.iter().cloned().collect(),
         ..Default::default()

@@ -195,7 +195,7 @@ fn set_options(options: &mut JobOptions, fields: &Map<String, Value>) -> Result<
         options.mem = Some(bytes.unsigned_abs());
     }
     if let Some(gpus) = number(fields, "gpus", 0, i64::from(u32::MAX))? {
-        options.gpus = u32::try_from(gpus).map_err(|e| e.to_string())?;
+        options.gpus = Some(u32::try_from(gpus).map_err(|e| e.to_string())?);
     }
     if let Some(all) = given(fields, "resources") {
         options.resource = amounts(all)?;
