@@ -259,10 +259,15 @@ impl Figures {
             pending: ledger.pending_count(),
             unknown_oldest_ms: view.leader.unknown_oldest_ms(ledger, view.now_ms),
             nodes: view.leader.leads().then(|| {
-                let mut nodes: BTreeMap<&'static str, u64> =
-                    [NodeState::Up, NodeState::Silent, NodeState::Down, NodeState::Drained]
-                        .map(|state| (state.as_str(), 0))
-                        .into();
+                let mut nodes: BTreeMap<&'static str, u64> = [
+                    NodeState::Up,
+                    NodeState::Silent,
+                    NodeState::Down,
+                    NodeState::Drained,
+                    NodeState::Left,
+                ]
+                .map(|state| (state.as_str(), 0))
+                .into();
                 for node in &views {
                     *nodes.entry(node.state.as_str()).or_default() += 1;
                 }

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 use testsuite::heavy_world;
-use testsuite::world::World;
+use testsuite::patience::{SOON, wait_by_command};
+use testsuite::world::{Pace, Split, World};
 
 fn node(world: &World) -> Value {
     let nodes: Value = serde_json::from_str(&world.ok(&["nodes", "-o", "json"])).unwrap();
@@ -36,4 +37,29 @@ fn a_drained_node_gets_no_new_job_and_what_runs_there_goes_on() {
     assert_eq!(node(&world)["state"], "up");
     let refused = world.docket(&["drain", "nowhere"]);
     assert!(refused.code == Some(66) && refused.err().contains("no node nowhere"));
+}
+
+#[test]
+fn a_drained_node_that_is_stopped_has_left_and_may_come_back() {
+    let mut split = Split::start(heavy_world!(), Pace::QUICK);
+    let job = split.world.submit_sh(&[], "while [ ! -e go ]; do sleep 0.05; done; exit 5");
+    split.world.wait_state(job, "RUN");
+    split.world.ok(&["drain", Split::NODE]);
+    let state = |split: &Split| split.world.node_state(Split::NODE);
+    // With a job there it is only restarted, whatever was asked of it.
+    split.agent.terminate(SOON);
+    wait_by_command("it is down", || state(&split).as_deref() == Some("down"));
+    split.agent_unseen_again();
+    wait_by_command("it is back", || state(&split).as_deref() == Some("drained"));
+    split.world.touch("go");
+    assert_eq!(split.world.wait_end(job)["exit_code"], 5);
+    split.agent.terminate(SOON);
+    wait_by_command("it has left", || state(&split).as_deref() == Some("left"));
+    split.bounce_controller();
+    wait_by_command("it is left over a restart", || state(&split).as_deref() == Some("left"));
+    split.agent_unseen_again();
+    split.world.ok(&["undrain", Split::NODE]);
+    wait_by_command("it is back", || state(&split).as_deref() == Some("up"));
+    let job = split.world.submit_sh(&[], "exit 6");
+    assert_eq!(split.world.wait_end(job)["exit_code"], 6);
 }

@@ -15,6 +15,8 @@ pub enum NodeState {
     Down,
     /// Up, and takes no new jobs on request.
     Drained,
+    /// Its agent was stopped in order after a drain, with nothing left there.
+    Left,
 }
 
 /// One agent in this term.

@@ -86,6 +86,8 @@ fn after_close(
     let lost = |cause| Some(Pulse::Lost { proposed_ms: turn.now, cause });
     match session.goodbye.filter(|_| !Mutant::GoodbyeIgnored.active()) {
         Some(GoodbyeKind::Leave) => lost(DownCause::Leave),
+        // What was drained, holds nothing and is stopped in order has left.
+        Some(GoodbyeKind::Restart) if has_nothing_to_do(turn, session) => lost(DownCause::Leave),
         Some(GoodbyeKind::Restart) => lost(DownCause::Goodbye),
         // It is about to be back; until then it is silent.
         Some(GoodbyeKind::Reconnect | GoodbyeKind::Unspecified) => None,
@@ -94,6 +96,13 @@ fn after_close(
         }),
         None => None,
     }
+}
+
+/// Drained, and nothing is or may be there.
+fn has_nothing_to_do(turn: &Turn<'_>, session: &Session) -> bool {
+    let agent_id = session.join.agent_id.as_str();
+    let drained = turn.ledger.agent(agent_id).is_some_and(|agent| agent.drained().is_some());
+    drained && turn.ledger.used(agent_id).jobs == 0
 }
 
 /// The list of design 3, RDHUP, but for the Join that may still come.

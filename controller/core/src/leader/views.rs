@@ -31,6 +31,7 @@ impl NodeState {
             NodeState::Silent => "silent",
             NodeState::Down => "down",
             NodeState::Drained => "drained",
+            NodeState::Left => "left",
         }
     }
 }
@@ -67,6 +68,7 @@ fn state(agent: &Agent, life: Option<&Life>, session: Option<&Session>) -> NodeS
     );
     match life.map(|life| life.pulse) {
         Some(super::life::Pulse::Lost { cause: DownCause::Silence, .. }) => NodeState::Silent,
+        Some(super::life::Pulse::Lost { cause: DownCause::Leave, .. }) => NodeState::Left,
         Some(super::life::Pulse::Lost { .. }) => NodeState::Down,
         _ if session.is_some() && agent.drained().is_some() => NodeState::Drained,
         _ if session.is_some() => NodeState::Up,

@@ -5,7 +5,7 @@ use super::assign::stale;
 use super::book::Ledger;
 use super::cause::What;
 use super::exit::{ExitReason, trim_text};
-use super::node::{DownWhy, Session};
+use super::node::{Agent, DownWhy, Session};
 use super::outcome::{Outcome, Rejection};
 use super::settle::Told;
 use super::state::{Kind, State, Unknown, Was};
@@ -109,7 +109,11 @@ impl Ledger {
         let mut count = 0;
         for agent in agents {
             count += self.lose_all(&agent, why);
-            self.close_session(&agent, down);
+            // What has left is not waited for by a new leader either.
+            let left = |agent: &Agent| agent.session == Session::Down(DownWhy::Left);
+            if !self.agents.get(&agent).is_some_and(left) {
+                self.close_session(&agent, down);
+            }
         }
         count
     }

@@ -207,7 +207,7 @@ fn a_goodbye_before_a_reconnect_ends_nothing_and_silence_is_counted() {
 }
 
 #[test]
-fn an_agent_that_left_is_down_and_not_counted() {
+fn an_agent_that_left_is_not_counted() {
     let mut world = World::new();
     let session = world.joined(join(1), vec![]);
     world.proposals();
@@ -215,7 +215,7 @@ fn an_agent_that_left_is_down_and_not_counted() {
     world.close(session, SessionEnd::Fin);
     world.pass(2 * TIMEOUT_MS);
     assert_eq!(world.proposals(), ["down 1 Leave"]);
-    assert_eq!(state_of_node(&world), NodeState::Down);
+    assert_eq!(state_of_node(&world), NodeState::Left);
 }
 
 #[test]
