@@ -20,9 +20,9 @@ fn words(result: &EditResult) -> String {
         "resume-requested" if state == "RUN" => "runs".to_owned(),
         "suspend-requested" => format!("suspend requested: {}", carried_out(result, "stops")),
         "resume-requested" => format!("resume requested: {}", carried_out(result, "continues")),
-        "set" if state == "PEND" || state.is_empty() => "has its new priority".to_owned(),
+        "set" if state == "PEND" || state.is_empty() => "is set".to_owned(),
         "set" => format!(
-            "has its new priority: it is {}; it counts if the job is queued again",
+            "is set; it is {}: a limit holds at once, a priority if queued again",
             line(state)
         ),
         other => line(other),

@@ -15,6 +15,9 @@ use proto::{JobId, TaskId};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+/// Least limit that taking time away leaves, in ms: the job has been longer than that.
+const LIMIT_MIN_MS: u64 = 1_000;
+
 /// Longest name, in bytes.
 const NAME_MAX: usize = 256;
 
@@ -277,7 +280,7 @@ fn limit_after(job: &Job, to: time_change::To) -> Result<Option<NonZeroU64>, Rej
         time_change::To::ByMs(by) => {
             let why = "it has no time limit to add to: give one, without a sign";
             let now = job.limit_ms.ok_or_else(|| wrong(job.id, job.kind(), why))?;
-            Ok(NonZeroU64::new(now.get().saturating_add_signed(by).max(1)))
+            Ok(NonZeroU64::new(now.get().saturating_add_signed(by).max(LIMIT_MIN_MS)))
         }
     }
 }
