@@ -130,7 +130,8 @@ mod tests {
         fs::write(data.join(LOCK), "").unwrap();
         let _older = {
             let file = File::open(data.join(LOCK)).unwrap();
-            flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+            // A child that another test forks holds the first one's descriptor until it runs its program.
+            flock(&file, FlockOperation::LockExclusive).unwrap();
             file
         };
         let text = claim(&data).unwrap_err().to_string();
